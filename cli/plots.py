@@ -66,9 +66,8 @@ def draw_allreduce(
     _save(figure, axes, file)
 
 
-def draw_scaling(report: ScalingReport, file: Path) -> None:
+def draw_scaling(figure: Any, report: ScalingReport, file: Path) -> None:
     """Plot the measurements, the laws and the perfect speed-up to a file."""
-    figure = new_figure(file, 7, 5)
     axes = figure.add_subplot()
     _add_curves(axes, report)
     axes.plot(

@@ -85,9 +85,9 @@ def run(args: argparse.Namespace) -> int:
         report = scaling_report({str(file): read_run(file) for file in args.files})
         if args.plot is not None:
             # Imports matplotlib, which is optional and slow.
-            from tfdist_cli.plots import draw_scaling
+            from tfdist_cli.plots import draw_scaling, new_figure
 
-            draw_scaling(report, args.plot)
+            draw_scaling(new_figure(args.plot, 7, 5), report, args.plot)
     except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
     print_figures(args.json, dataclasses.asdict(report), text_of(report))

@@ -29,18 +29,3 @@ def test_commands_and_options_are_frozen_and_have_help():
 
     assert sorted(options) == FROZEN.read_text().splitlines()
     assert [name for name, text in options.items() if not text] == []
-
-
-def test_a_frozen_option_has_its_names():
-    parser = argparse.ArgumentParser()
-    run = parser.add_subparsers().add_parser("run", add_help=False)
-    run.add_argument("-np", "--processes", type=int)
-    run.add_argument("command", nargs="...")
-
-    assert [*options_of(parser)] == [
-        "tfdist",
-        "tfdist -h --help",
-        "tfdist run",
-        "tfdist run -np --processes",
-        "tfdist run COMMAND",
-    ]

@@ -199,9 +199,3 @@ def test_blocks_of_other_languages_can_be_read():
             if line.startswith("export TF_CONFIG="):
                 texts += re.findall(r"'(.*)'", line)
     assert all(json.loads(text) for text in texts)
-
-
-def test_commands_are_found_in_a_line():
-    line = "for n in 1 2; do tfdist run -np $n a.py; done | srun tfdist env --json > b"
-
-    assert of_tfdist(line) == [["run", "-np", "1", "a.py"], ["env", "--json"]]

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,11 +41,13 @@ class FakeLauncher:
     """Leaves the orders of each process as its report."""
 
     specs = ()
+    measures = True
     result = RunResult(())
 
     def __call__(self, specs, **options):
         self.specs, self.options = specs, options
-        for spec, orders in zip(specs, self.orders, strict=True):
+        measured = zip(specs, self.orders, strict=True) if self.measures else ()
+        for spec, orders in measured:
             file = report_file(Path(orders["folder"]), orders["process"])
             file.write_text(json.dumps([spec.rank, orders["settings"]["batch_size"]]))
         return self.result
@@ -131,16 +132,8 @@ def test_ranks_joined_by_mpi_have_places_in_a_job_of_its_own(launcher, monkeypat
         held.append([spec.rank for spec in launcher.specs])
 
     monkeypatch.setattr(processes, "joined_by_mpi", joined_by_mpi)
-    names = ("one", "two", "apart")
-    settings = {"batch_size": 2}
-    groups = [
-        Group(name, "m", settings, size, joined, "mpi")
-        for name, size, joined in zip(
-            names, (1, 2, 2), (True, True, False), strict=True
-        )
-    ]
 
-    start(groups)
+    start([replace(group, collective="mpi") for group in GROUPS])
 
     # Until all processes have ended; a process that is alone needs no MPI.
     assert held == [[0, 1], [0, 1, 2, 3, 4]]
@@ -178,14 +171,13 @@ def test_a_context_is_held_while_the_processes_run(launcher):
     assert held == [Path(launcher.orders[0]["folder"]), [0]]
 
 
-def test_more_processes_than_cores(launcher):
+def test_more_processes_than_cores_if_only_memory_counts(launcher):
+    three = replace(GROUPS[0], size=3)
     error = r"core for each process \(-np\). Received: 3 processes and 2 cores"
     with pytest.raises(ValueError, match=error):
-        start([Group("three", "allreduce", {}, size=3)])
+        start([three])
 
-
-def test_more_processes_than_cores_where_only_memory_counts(launcher):
-    start([Group("three", "a.module", {"batch_size": 4}, size=3, shares_cores=True)])
+    start([replace(three, shares_cores=True)])
 
     assert [spec.cores for spec in launcher.specs] == [(4,), (5,), (4,)]
 
@@ -206,28 +198,8 @@ def test_a_failure_names_the_process_and_shows_its_last_lines(
     assert caught.value.exit_code == 3
 
 
-@pytest.fixture
-def ordered(monkeypatch, tmp_path):
-    """Return the function that gives this process its orders."""
-
-    def order(port, process, **more):
-        orders = {
-            "port": port,
-            "group": 0,
-            "folder": str(tmp_path),
-            "is_stopped": False,
-            "process": process,
-            "settings": {"steps": 3},
-            **more,
-        }
-        monkeypatch.setattr(sys, "argv", ["program", json.dumps(orders)])
-
-    return order
-
-
-def test_a_process_that_ends_before_it_reports(launcher, monkeypatch):
-    monkeypatch.setattr(processes, "report_file", lambda *_: Path("missing.json"))
-    monkeypatch.setattr(processes, "run", lambda *_, **__: RunResult(()))
+def test_a_process_that_ends_before_it_reports(launcher):
+    launcher.measures = False
     with pytest.raises(BenchmarkError, match="^one has ended without an error") as one:
         start(GROUPS[:1])
     assert one.value.exit_code == 2

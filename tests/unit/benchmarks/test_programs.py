@@ -20,17 +20,17 @@ def test_both_sides_send_more_than_the_system_buffers():
             left.recv(1)
 
 
-def test_calls_alternate_and_warm_up_in_each_turn(monkeypatch, turn):
+def test_calls_alternate_and_warm_up_in_each_turn(seconds, turn):
     now = [0.0]
 
-    def function(name, seconds):
+    def function(name, lasts):
         def call():
             turn.events.append(name)
-            now[0] += seconds
+            now[0] += lasts
 
         return call
 
-    monkeypatch.setattr(allreduce_program, "perf_counter", lambda: now[0])
+    seconds(allreduce_program, iter(lambda: now[0], None))
     times = allreduce_program.time_sizes(
         turn,
         [4],

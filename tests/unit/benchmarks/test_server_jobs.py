@@ -3,14 +3,12 @@
 import json
 import os
 import socket
-import sys
 import time
 
 import pytest
 
 from tfdist.benchmarks.processes import report_file
 from tfdist.benchmarks.turns import TurnKeeper
-from tfdist.cluster import Cluster, Task
 
 LISTING = """\
 ESTAB 0 0 127.0.0.1:80 127.0.0.1:5001 cubic bytes_sent:100 bytes_acked:99
@@ -27,10 +25,8 @@ def servers(script):
 
 
 def test_both_ends_of_a_connection_count(servers):
-    count_sent_bytes = servers.count_sent_bytes
-
-    assert count_sent_bytes(LISTING, {80}) == 120
-    assert count_sent_bytes(LISTING, {80, 81}) == 123
+    assert servers.count_sent_bytes(LISTING, {80}) == 120
+    assert servers.count_sent_bytes(LISTING, {80, 81}) == 123
 
 
 def test_bytes_sent_to_a_port_are_counted(monkeypatch, servers):
@@ -46,7 +42,7 @@ def test_bytes_sent_to_a_port_are_counted(monkeypatch, servers):
             connection.close()
 
     assert before is None or after - before == 1000
-    monkeypatch.setattr(servers.shutil, "which", lambda name: None)
+    monkeypatch.setenv("PATH", "")
     assert sent_bytes({port}) is None
 
 
@@ -56,8 +52,8 @@ def test_processor_time_is_that_of_the_process(servers):
     assert before <= servers.processor_seconds([os.getpid()]) <= time.process_time()
 
 
-def test_speed_and_cost_of_a_job(script):
-    job_figures = script("server_jobs").job_figures
+def test_speed_and_cost_of_a_job(servers):
+    job_figures = servers.job_figures
     epoch = {"seconds": 2.0, "processor_seconds": 1.0, "sent_bytes": 100}
 
     figures = job_figures(10, [epoch, epoch | {"seconds": 4.0}])
@@ -69,8 +65,8 @@ def test_speed_and_cost_of_a_job(script):
     assert uncounted["bytes_per_step"] is None
 
 
-def test_the_histogram_of_the_staleness(script):
-    staleness_figures = script("server_jobs").staleness_figures
+def test_the_histogram_of_the_staleness(servers):
+    staleness_figures = servers.staleness_figures
     figures = staleness_figures({"0": 50, "1": 30, "2": 19, "12": 1})
 
     assert figures["histogram"] == {0: 50, 1: 30, 2: 19, 12: 1}
@@ -79,8 +75,8 @@ def test_the_histogram_of_the_staleness(script):
     assert staleness_figures({})["largest"] == staleness_figures({})["median"] == 0
 
 
-def test_the_job_with_parameter_servers(script):
-    setup = script("server_jobs").JobSetup(2, 3, 16, 1, "workers")
+def test_the_job_with_parameter_servers(servers):
+    setup = servers.JobSetup(2, 3, 16, 1, "workers")
     jobs = [
         setup.fit_job({"consistency": "async"}, 8),
         setup.fit_job({"consistency": "sync"}, 4),
@@ -103,39 +99,27 @@ def test_the_job_with_parameter_servers(script):
         ((2, 1, 10, 1), 0, "steps_per_execution must be at least 1"),
     ],
 )
-def test_arguments_of_a_job_that_are_rejected(numbers, count, error, script):
+def test_arguments_of_a_job_that_are_rejected(numbers, count, error, servers):
     with pytest.raises(ValueError, match=error):
-        script("server_jobs").JobSetup(*numbers).fit_job({}, count)
+        servers.JobSetup(*numbers).fit_job({}, count)
 
 
 @pytest.fixture
-def ordered(monkeypatch, tmp_path):
-    """Return the function that gives this process its orders."""
+def be(monkeypatch):
+    """Return what makes this process a task of a job."""
 
-    def order(port, process, **more):
-        orders = {
-            "port": port,
-            "group": 0,
-            "folder": str(tmp_path),
-            "is_stopped": False,
-            "process": process,
-            "settings": {"steps": 3},
-            **more,
-        }
-        monkeypatch.setattr(sys, "argv", ["program", json.dumps(orders)])
+    def be(kind):
+        cluster = {"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]}
+        config = {"cluster": cluster, "task": {"type": kind, "index": 0}}
+        monkeypatch.setenv("TF_CONFIG", json.dumps(config))
 
-    return order
-
-
-def task(kind):
-    addresses = {"chief": "h:1", "workers": ("h:2",), "ps": ("h:3",)}
-    return lambda: Cluster(task=Task(kind, 0), **addresses)
+    return be
 
 
 def test_the_chief_measures_all_processes_of_its_job(
-    monkeypatch, ordered, servers, tmp_path
+    monkeypatch, be, ordered, servers, tmp_path
 ):
-    monkeypatch.setattr(servers, "detect", task("chief"))
+    be("chief")
     monkeypatch.setattr(servers, "processor_seconds", list)
     monkeypatch.setattr(servers, "sent_bytes", sorted)
     for process in (6, 7):
@@ -157,14 +141,14 @@ def test_the_chief_measures_all_processes_of_its_job(
     assert servers.warm_file(tmp_path, 5).exists()
 
 
-def test_the_other_processes_serve(monkeypatch, ordered, servers, tmp_path):
+def test_the_other_processes_serve(monkeypatch, be, ordered, servers, tmp_path):
     from tfdist.strategies.parameter_server import servers as strategy_servers
 
     def serve(cluster):
         raise SystemExit(str(cluster.task))
 
     monkeypatch.setattr(strategy_servers, "serve", serve)
-    monkeypatch.setattr(servers, "detect", task("worker"))
+    be("worker")
     ordered(0, 6)
 
     with pytest.raises(SystemExit, match="worker 0"):

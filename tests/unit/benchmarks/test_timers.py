@@ -8,9 +8,8 @@ def timers(script):
     return script("timers")
 
 
-def test_steps_are_timed_from_the_end_of_the_step_before(monkeypatch, turn, timers):
-    clock = iter([1.0, 1.5, 2.0, 10.0, 10.25, 11.0])
-    monkeypatch.setattr(timers, "perf_counter", lambda: next(clock))
+def test_steps_are_timed_from_the_end_of_the_step_before(seconds, turn, timers):
+    seconds(timers, [1.0, 1.5, 2.0, 10.0, 10.25, 11.0])
     timer = timers.StepTimer(turn, steps=3)
 
     for batch in range(6):
@@ -22,15 +21,14 @@ def test_steps_are_timed_from_the_end_of_the_step_before(monkeypatch, turn, time
     assert turn.events == ["take", 0, 1, 2, "pass on", "take", 3, 4, 5, "pass on"]
 
 
-def test_steps_on_a_gpu_take_the_mean_of_their_block(monkeypatch, turn, timers):
+def test_steps_on_a_gpu_take_the_mean_of_their_block(seconds, turn, timers):
     class OnGPU(timers.StepTimer):
         def wait_for_gpus(self):
             next(clock)
             return True
 
     # The second and third of four steps are launched at once, and done with the last.
-    clock = iter([0.0, 1.0, 1.0, 1.0, 3.9, 4.0])
-    monkeypatch.setattr(timers, "perf_counter", lambda: next(clock))
+    clock = seconds(timers, [0.0, 1.0, 1.0, 1.0, 3.9, 4.0])
     timer = OnGPU(turn, steps=4)
 
     for batch in range(4):

@@ -3,8 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
-from pathlib import Path
 
 import pytest
 
@@ -58,14 +56,14 @@ with Turn(int(sys.argv[1]), group=0, is_stopped=True) as turn:
 """
 
 
-def test_a_process_is_stopped_while_another_has_its_turn():
+def test_a_process_is_stopped_while_another_has_its_turn(is_soon):
     with TurnKeeper([1, 1]) as keeper:
         member = subprocess.Popen([sys.executable, "-c", MEMBER, str(keeper.port)])
         stops = []
         with Turn(keeper.port, group=1) as turn:
             for _ in range(3):
                 turn.take()
-                stops.append(is_soon_stopped(member.pid))
+                stops.append(is_soon("T", member.pid))
                 # For longer than a watchdog would wait.
                 with pytest.raises(subprocess.TimeoutExpired):
                     member.wait(2.0)
@@ -74,17 +72,6 @@ def test_a_process_is_stopped_while_another_has_its_turn():
 
     assert stops == [True, True, True]
     assert code == 0
-
-
-def is_soon_stopped(pid):
-    """Wait until the kernel has stopped a process."""
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end:
-        # The state stands behind the name, which is in parentheses.
-        status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
-        if status.split()[0] == "T":
-            return True
-    return False
 
 
 def test_the_keeper_ends_before_all_processes_connect():

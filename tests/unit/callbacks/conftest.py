@@ -1,8 +1,15 @@
-"""A model with known steps, and a record of its learning rates."""
+"""A model with known steps, a record of its learning rates, ranks and disks."""
+
+import os
+import random
+from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
+
+from tfdist.callbacks import ranks
 
 
 @pytest.fixture
@@ -57,3 +64,52 @@ class Recorder(keras.callbacks.Callback):
 def rates():
     """A callback that records the learning rate of each step; put it last."""
     return Recorder()
+
+
+@pytest.fixture
+def own_generators():
+    """Leave the generators to the next test as they were."""
+    states = random.getstate(), np.random.get_state()
+    keras.utils.clear_session()
+    yield
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    keras.utils.clear_session()
+
+
+@pytest.fixture
+def fill_disk(monkeypatch):
+    """Return a function after which no file reaches the disk."""
+
+    def fail(descriptor):
+        raise OSError("no space left")
+
+    return lambda: monkeypatch.setattr(os, "fsync", fail)
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """Paths that were made sure to be on disk, each with the names beside it then."""
+    synced, original = [], os.fsync
+
+    def fsync(descriptor):
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        folder = path if path.is_dir() else path.parent
+        synced.append((path, sorted(os.listdir(folder))))
+        original(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return synced
+
+
+@pytest.fixture
+def horovod(monkeypatch):
+    """Return what makes this process a rank of Horovod; its collective is returned."""
+
+    def start(rank, **methods):
+        collective = SimpleNamespace(rank=rank, **methods)
+        monkeypatch.setattr(ranks, "started_collective", lambda: collective)
+        monkeypatch.setattr(ranks, "started_rank", lambda: rank)
+        return collective
+
+    return start

@@ -71,23 +71,14 @@ def test_the_newest_are_kept_and_numbers_go_on(folder, kept):
         assert number_in(files.newest()) == number
 
 
-def test_a_state_is_on_disk_before_the_oldest_goes(two, folder, monkeypatch):
-    seen = []
-    original = os.fsync
-
-    def fsync(descriptor):
-        path = os.readlink(f"/proc/self/fd/{descriptor}")
-        seen.append((path, names(folder)))
-        original(descriptor)
-
-    monkeypatch.setattr(os, "fsync", fsync)
+def test_a_state_is_on_disk_before_the_oldest_goes(two, folder, synced):
     two.write(state(3))
 
     old = ["state-00000001.npys", "state-00000002.npys"]
     beside = f".{os.getpid()}.state-00000003.npys"
-    assert seen == [
-        (str(folder / beside), [beside, *old]),
-        (str(folder), [*old, "state-00000003.npys"]),
+    assert synced == [
+        (folder / beside, [beside, *old]),
+        (folder, [*old, "state-00000003.npys"]),
     ]
 
 
@@ -117,11 +108,8 @@ def test_if_all_are_damaged_the_training_does_not_begin_anew(two, folder):
     assert len(names(folder)) == 2
 
 
-def test_a_write_that_fails_leaves_what_there_is(two, folder, monkeypatch):
-    def fail(descriptor):
-        raise OSError("no space left")
-
-    monkeypatch.setattr(os, "fsync", fail)
+def test_a_write_that_fails_leaves_what_there_is(two, folder, fill_disk):
+    fill_disk()
     with pytest.raises(OSError, match="no space left"):
         two.write(state(3))
 
@@ -159,15 +147,15 @@ input()
 
 def test_a_lock_that_its_owner_has_removed_is_made_anew(files, folder, monkeypatch):
     """The owner leaves between the opening of the file and the lock."""
-    locked = fcntl.lockf
+    lockf, locked = fcntl.lockf, []
 
     def lock(file, how):
-        monkeypatch.setattr(fcntl, "lockf", locked)
-        os.unlink(folder / "lock")
-        locked(file, how)
+        if not locked:
+            os.unlink(folder / "lock")
+        locked.append(file)
+        lockf(file, how)
 
     monkeypatch.setattr(fcntl, "lockf", lock)
-
     files.lock()
 
     assert str(os.getpid()) in (folder / "lock").read_text()

@@ -303,17 +303,6 @@ def drawn():
     ]
 
 
-@pytest.fixture
-def own_generators():
-    """Leave the generators to the next test as they were."""
-    before = random.getstate(), np.random.get_state()
-    keras.utils.clear_session()
-    yield
-    random.setstate(before[0])
-    np.random.set_state(before[1])
-    keras.utils.clear_session()
-
-
 @pytest.mark.usefixtures("own_generators")
 @pytest.mark.parametrize("earlier", [0, 1])
 def test_what_follows_is_the_same(earlier):

@@ -1,8 +1,10 @@
-"""MetricAverage on ranks that are threads, against means worked out by hand."""
+"""MetricAverage on ranks that are threads, against means worked out by hand.
+
+That examples weigh, of training and validation, is in tests/distributed.
+"""
 
 from types import SimpleNamespace
 
-import keras
 import numpy as np
 import pytest
 
@@ -80,42 +82,3 @@ def test_other_weights_are_refused_at_once(weights):
         rf"Received: weights={weights!r}\. Use 'examples'",
     ):
         MetricAverage(weights)
-
-
-# Examples, in real `fit` calls of one process whose peer is made up.
-
-
-class Peer:
-    """A rank beside this one, which has counted other examples."""
-
-    rank, size = 0, 2
-
-    def __init__(self, *weights):
-        self.weights = weights
-        self.seen = []
-
-    def exchange(self, name, value):
-        values, *weights = value
-        self.seen.append(weights)
-        return [value, [{key: 0.0 for key in values}, *self.weights]]
-
-
-@pytest.mark.parametrize("has_validation", [True, False])
-def test_examples_of_training_and_of_validation_weigh(
-    model, monkeypatch, has_validation
-):
-    peer = Peer(2.0, 1.0)
-    monkeypatch.setattr("tfdist.callbacks.metric_average.collective_of", lambda _: peer)
-    x = np.ones((6, 1), "float32")
-    model.compile(keras.optimizers.SGD(0.0), "mse")
-    callback = MetricAverage(weights="examples")
-    options = {"validation_data": (x[:3], x[:3])} if has_validation else {}
-    for _ in range(2):
-        history = model.fit(
-            x, x, batch_size=4, epochs=2, verbose=0, callbacks=[callback], **options
-        ).history
-
-    assert peer.seen == [[6.0, 3.0 if has_validation else 1.0]] * 4
-    # The loss is 1 here and 0 there.
-    assert history["loss"] == pytest.approx([6 / 8] * 2)
-    assert history.get("val_loss", [3 / 4] * 2) == pytest.approx([3 / 4] * 2)

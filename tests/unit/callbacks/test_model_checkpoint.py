@@ -43,26 +43,14 @@ def weight_in(path):
     return float(loaded.layers[-1].kernel.numpy()[0, 0])
 
 
-@pytest.fixture
-def opened(monkeypatch):
-    """Return the names of the files that were made sure to be on disk."""
-    synced = []
-    original = os.fsync
-
-    def fsync(descriptor):
-        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
-        original(descriptor)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    return synced
-
-
-def test_every_epoch_is_saved_on_disk(train, opened, tmp_path):
+def test_every_epoch_is_saved_on_disk(train, synced, tmp_path):
     train(ModelCheckpoint(tmp_path / "{epoch:02d}-{loss:.1f}.keras"), 2.0, 1.0)
 
     assert names(tmp_path) == ["01-2.0.keras", "02-1.0.keras"]
     assert weight_in(tmp_path / "02-1.0.keras") == 1.0
-    assert opened == [f".{os.getpid()}.{name}" for name in names(tmp_path)]
+    assert [path.name for path, _ in synced] == [
+        f".{os.getpid()}.{name}" for name in names(tmp_path)
+    ]
 
 
 def test_two_fits_with_one_instance(train, tmp_path):
@@ -75,14 +63,14 @@ def test_two_fits_with_one_instance(train, tmp_path):
     assert weight_in(tmp_path / "best.keras") == 1.5
 
 
-def test_weights_alone(model, train, opened, tmp_path):
+def test_weights_alone(model, train, synced, tmp_path):
     path = tmp_path / "best.weights.h5"
     train(ModelCheckpoint(path, save_weights_only=True), 2.0)
     model.layers[-1].kernel.assign([[7.0]])
     model.load_weights(path)
 
     assert float(model.layers[-1].kernel.numpy()[0, 0]) == 2.0
-    assert opened == [f".{os.getpid()}.best.weights.h5"]
+    assert [path.name for path, _ in synced] == [f".{os.getpid()}.best.weights.h5"]
     assert names(tmp_path) == ["best.weights.h5"]
 
 
@@ -98,16 +86,13 @@ def test_strays_go_when_the_next_training_begins(train, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["m.keras", "m.h5", "m.weights.h5"])
-def test_a_file_that_fails_leaves_the_old_one(train, monkeypatch, tmp_path, name):
+def test_a_file_that_fails_leaves_the_old_one(train, fill_disk, tmp_path, name):
     path = tmp_path / name
     callback = ModelCheckpoint(path, save_weights_only="weights" in name)
     train(callback, 2.0)
     before = path.read_bytes()
 
-    def fail(descriptor):
-        raise OSError("no space left")
-
-    monkeypatch.setattr(os, "fsync", fail)
+    fill_disk()
     with pytest.raises(OSError, match="no space left"):
         train(callback, 1.0)
 
@@ -115,12 +100,15 @@ def test_a_file_that_fails_leaves_the_old_one(train, monkeypatch, tmp_path, name
     assert names(tmp_path) == [name]
 
 
-def test_every_rank_knows_the_best_of_the_first(on_ranks, tmp_path, monkeypatch):
+def test_every_rank_knows_the_best_of_the_first(on_ranks, tmp_path):
     def end(collective):
         callback = ModelCheckpoint(tmp_path / "m.keras", "loss", save_best_only=True)
         strategy = SimpleNamespace(collective=collective)
-        saver = SimpleNamespace(save=lambda path, overwrite: None)
-        callback.set_model(SimpleNamespace(distribute_strategy=strategy, **vars(saver)))
+        callback.set_model(
+            SimpleNamespace(
+                distribute_strategy=strategy, save=lambda path, overwrite: None
+            )
+        )
         callback._set_monitor_op = lambda: setattr(callback, "monitor_op", np.less)
         callback.on_epoch_begin(0)
         callback.on_epoch_end(0, {"loss": 3.0 + collective.rank})

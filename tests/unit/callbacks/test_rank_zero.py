@@ -1,7 +1,5 @@
 """RankZero passes on what the callback has hooks for, on the chief."""
 
-from types import SimpleNamespace
-
 import keras
 import pytest
 
@@ -37,29 +35,14 @@ def test_the_chief_s_callback_is_called_in_two_fits(fit):
     assert callback.params["epochs"] == 2
 
 
-@pytest.fixture
-def horovod(monkeypatch):
-    """Let there be ranks without a strategy, of which the chief has decided something.
-
-    Returns what makes this process one of them.
-    """
-
-    def be(rank, *decided):
-        def exchange(name, own):
-            return [decided[0] if decided else own, None]
-
-        module = "tfdist.callbacks.rank_zero"
-        collective = SimpleNamespace(exchange=exchange)
-        monkeypatch.setattr(f"{module}.collective_of", lambda _: collective)
-        monkeypatch.setattr(f"{module}.is_chief_of", lambda _: rank == 0)
-        monkeypatch.setattr(f"{module}.is_on_its_own", lambda _: True)
-
-    return be
+def alone(name, own):
+    """Exchange with another rank, which decides nothing."""
+    return [own, None]
 
 
 def test_other_ranks_never_see_the_model(model, fit, horovod):
     """What the chief has decided there, holds here too."""
-    horovod(1, [True, [0.25]])
+    horovod(1, exchange=lambda name, own: [[True, [0.25]], None])
     callback = Noting()
     history = fit(RankZero(callback), epochs=3)
 
@@ -76,7 +59,7 @@ def test_what_the_chief_decides_in_a_batch_waits_for_the_epoch_s_end(
             self.model.stop_training = True
             self.model.optimizer.learning_rate = 0.25
 
-    horovod(0)
+    horovod(0, exchange=alone)
     history = fit(RankZero(Stopping()), rates, steps=3, epochs=2)
 
     assert rates.values == [0.1, 0.1, 0.1]
@@ -100,7 +83,7 @@ def test_what_was_decided_in_a_fit_that_was_interrupted_is_forgotten(
                 self.is_first = False
                 raise KeyboardInterrupt
 
-    horovod(0)
+    horovod(0, exchange=alone)
     wrapped = RankZero(Interrupted())
     with pytest.raises(KeyboardInterrupt):
         fit(wrapped, steps=2)

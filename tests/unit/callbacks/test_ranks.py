@@ -1,5 +1,6 @@
 """The ranks that train a model, and the line that their chief prints."""
 
+import json
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from tfdist.callbacks import Throughput, ranks
+from tfdist.callbacks import Throughput
 from tfdist.callbacks.ranks import (
     EpochLine,
     collective_of,
@@ -26,16 +27,8 @@ def plain():
     return SimpleNamespace(distribute_strategy=tf.distribute.get_strategy())
 
 
-@pytest.fixture
-def started(monkeypatch):
-    """Let a Horovod have been started, with this process as rank 1."""
-    collective = SimpleNamespace(rank=1)
-    monkeypatch.setattr(ranks, "started_collective", lambda: collective)
-    monkeypatch.setattr(ranks, "started_rank", lambda: 1)
-    return collective
-
-
-def test_the_ranks_are_those_of_the_strategy(started):
+def test_the_ranks_are_those_of_the_strategy(horovod):
+    horovod(1)
     collective = SimpleNamespace(rank=0)
     strategy = SimpleNamespace(collective=collective)
     model = SimpleNamespace(distribute_strategy=strategy)
@@ -45,8 +38,8 @@ def test_the_ranks_are_those_of_the_strategy(started):
     assert not is_on_its_own(model)
 
 
-def test_without_one_they_are_those_of_horovod(started, plain):
-    assert collective_of(plain) is started
+def test_without_one_they_are_those_of_horovod(horovod, plain):
+    assert horovod(1) is collective_of(plain)
     assert (has_strategy(plain), is_chief_of(plain)) == (False, False)
     assert is_on_its_own(plain)
 
@@ -57,10 +50,21 @@ def test_without_either_this_process_is_alone(plain):
     assert not is_on_its_own(plain)
 
 
+@pytest.fixture
+def be_one_of_two(monkeypatch):
+    """Return what makes this process one of two that a launcher has started."""
+
+    def be(rank):
+        config = {"cluster": {"worker": ["a:1", "b:1"]}}
+        config["task"] = {"type": "worker", "index": rank}
+        monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+
+    return be
+
+
 @pytest.mark.parametrize("rank", [0, 1])
-def test_processes_that_train_models_of_their_own_are_told(plain, rank, monkeypatch):
-    place = SimpleNamespace(trains=True, is_chief=rank == 0, size=2)
-    monkeypatch.setattr(ranks, "detect_membership", lambda: place)
+def test_processes_that_train_models_of_their_own_are_told(plain, rank, be_one_of_two):
+    be_one_of_two(rank)
 
     with warnings.catch_warnings(record=True) as caught:
         assert isinstance(collective_of(plain), SingleCollective)
@@ -73,9 +77,8 @@ def test_processes_that_train_models_of_their_own_are_told(plain, rank, monkeypa
     assert [str(one.message) for one in caught] == ([] if rank else [text])
 
 
-def test_a_fit_without_a_strategy_is_told_once_at_its_line(fit, monkeypatch):
-    place = SimpleNamespace(trains=True, is_chief=True, size=2)
-    monkeypatch.setattr(ranks, "detect_membership", lambda: place)
+def test_a_fit_without_a_strategy_is_told_once_at_its_line(fit, be_one_of_two):
+    be_one_of_two(0)
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")

@@ -72,20 +72,6 @@ def test_what_was_taken_is_given_back(models):
     assert random.random() == right
 
 
-def test_a_state_of_another_arithmetic_is_refused(models):
-    state = Snapshot.from_bytes(taken(models[0])())
-    facts = {**state.facts, "arithmetic": "virtual_ranks=8 and 1 intra-op thread"}
-
-    with pytest.raises(
-        ValueError,
-        match=r"backup_dir holds a state whose bits come from another arithmetic\. "
-        r"Received: /backup with virtual_ranks=8 and 1 intra-op thread, where this "
-        r"strategy has no virtual_ranks\. Make the strategy that was trained with, or "
-        r"remove the folder to train from the beginning\.",
-    ):
-        replace(state, facts=facts).check(models[0], 8, "/backup")
-
-
 def test_with_virtual_ranks_all_ranks_hold_all_sums(models, monkeypatch):
     arithmetic = "virtual_ranks=2 and 1 intra-op thread"
     for module in (snapshots, state_module):
@@ -126,29 +112,45 @@ def test_every_rank_hears_what_the_chief_could_not_read(files, on_ranks, tmp_pat
     assert sorted(heard) == [0, 1]
 
 
-def test_a_state_of_another_form_is_refused(models, monkeypatch):
-    state = Snapshot.from_bytes(taken(models[0])())
-    monkeypatch.setattr(snapshots, "FORM", snapshots.FORM + 1)
-    with pytest.raises(
-        ValueError,
-        match=r"^backup_dir holds a state that another version of tfdist has written\. "
-        rf"Received: /backup with states of form {snapshots.FORM - 1}, not "
-        rf"{snapshots.FORM}\. Continue with that version, or remove the folder to "
-        r"train from the beginning\.$",
-    ):
-        state.check(models[0], 8, "/backup")
+FORM = snapshots.FORM
 
 
-def test_a_state_within_an_epoch_of_another_length_is_refused(models):
+@pytest.mark.parametrize(
+    ("facts", "steps", "message"),
+    [
+        (
+            {"arithmetic": "virtual_ranks=8 and 1 intra-op thread"},
+            8,
+            r"whose bits come from another arithmetic\. Received: /backup with "
+            r"virtual_ranks=8 and 1 intra-op thread, where this strategy has no "
+            r"virtual_ranks\. Make the strategy that was trained with, or ",
+        ),
+        (
+            {"form": FORM - 1},
+            8,
+            r"that another version of tfdist has written\. Received: /backup with "
+            rf"states of form {FORM - 1}, not {FORM}\. Continue with that version, or ",
+        ),
+        (
+            {},
+            9,
+            r"from within an epoch of other data\. Received: /backup after step 3 of "
+            r"8, where an epoch now has 9 steps\. Give fit the data and the global "
+            r"batch size of before, or ",
+        ),
+    ],
+    ids=["arithmetic", "form", "length of an epoch"],
+)
+def test_a_state_of_another_training_is_refused(models, facts, steps, message):
     state = Snapshot.from_bytes(taken(models[0])())
     with pytest.raises(
         ValueError,
-        match=r"^backup_dir holds a state from within an epoch of other data\. "
-        r"Received: /backup after step 3 of 8, where an epoch now has 9 steps\. Give "
-        r"fit the data and the global batch size of before, or remove the folder to "
-        r"train from the beginning\.$",
+        match=rf"^backup_dir holds a state {message}remove the folder to train from "
+        r"the beginning\.$",
     ):
-        state.check(models[0], 9, "/backup")
+        replace(state, facts={**state.facts, **facts}).check(
+            models[0], steps, "/backup"
+        )
 
 
 def content_of(rank, length):
@@ -167,27 +169,24 @@ def test_every_rank_gets_the_bytes_of_all(on_ranks, lengths):
     assert on_ranks(len(lengths), gather) == [contents] * len(lengths)
 
 
-@pytest.mark.parametrize("content", [b"\0", b"\0\xff\n", content_of(1, 300)])
-def test_every_rank_gets_the_bytes_of_the_first(on_ranks, content):
+PIECE = 8 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("content", "pieces"),
+    [
+        *((b"\0", 1), (b"\0\xff\n", 1), (content_of(1, 300), 1)),
+        *((b"ab" * (PIECE // 2), 1), (b"abc" * PIECE, 3), (b"abc" * PIECE + b"d", 4)),
+    ],
+    ids=["zero", "any byte", "long", "a piece", "pieces", "more than pieces"],
+)
+def test_every_rank_gets_the_bytes_of_the_first_in_pieces(on_ranks, content, pieces):
     def broadcast(collective):
         own = content if collective.rank == 0 else b"another's"
-        return broadcast_bytes(collective, own, "names")
-
-    assert on_ranks(3, broadcast) == [content] * 3
-
-
-@pytest.mark.parametrize("length", [7, 8, 20])
-def test_what_is_long_travels_in_pieces(on_ranks, monkeypatch, length):
-    monkeypatch.setattr(snapshots, "_PIECE_BYTES", 8)
-    content = content_of(0, length)
-
-    def broadcast(collective):
-        own = content if collective.rank == 0 else None
         got = broadcast_bytes(collective, own, "names")
-        return got, collective.calls.count("broadcast names")
+        return got == content, collective.calls.count("broadcast names")
 
-    pieces = -(-length // 8)
-    assert on_ranks(2, broadcast) == [(content, pieces)] * 2
+    assert on_ranks(3, broadcast) == [(True, pieces)] * 3
 
 
 def test_more_ranks_than_digits_stay_in_order(models, on_ranks):

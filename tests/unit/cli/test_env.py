@@ -6,12 +6,11 @@ import platform
 import re
 import socket
 import sys
+import sysconfig
 
 import pytest
 
 import tfdist
-from tfdist.horovod_build.installed import Installed, tensorflow_version
-from tfdist_cli import env as env_module
 from tfdist_cli.main import main
 
 TF_CONFIG = json.dumps(
@@ -21,6 +20,20 @@ TF_CONFIG = json.dumps(
     }
 )
 SECTIONS = ["versions", "system", "engines", "variables"]
+# What `tfdist env --devices` asks TensorFlow and Keras.
+TENSORFLOW = """
+from types import SimpleNamespace
+
+print("noise")
+__version__ = "2.0"
+version = SimpleNamespace(GIT_VERSION="v2")
+sysconfig = SimpleNamespace(get_build_info=dict)
+config = SimpleNamespace(
+    backend=lambda: "tensorflow",
+    list_physical_devices=lambda: [],
+    list_logical_devices=lambda: [("CPU:0", "CPU"), ("CPU:1", "CPU")],
+)
+"""
 
 
 @pytest.fixture
@@ -28,8 +41,12 @@ def show(monkeypatch, capsys):
     """Return the function that shows an environment."""
 
     def show(env, *options):
-        monkeypatch.setattr(os, "environ", {"PATH": "", **env})
-        assert main(["env", *options]) == 0
+        with monkeypatch.context() as patch:
+            for name in os.environ:
+                patch.delenv(name)
+            for name, value in {"PATH": "", **env}.items():
+                patch.setenv(name, value)
+            assert main(["env", *options]) == 0
         return capsys.readouterr().out
 
     return show
@@ -56,6 +73,8 @@ def test_json(show):
     assert facts["system"]["host"] == socket.gethostname()
     assert facts["system"]["cores"].endswith(f" of {os.cpu_count()}")
     assert facts["system"]["gpus"] == "nvidia-smi is not installed"
+    tensorflow = facts["versions"]["tensorflow"]
+    assert facts["engines"]["tensorflow"] == f"TensorFlow {tensorflow}"
     assert facts["variables"] == env | {"NCCL_TOKEN": "(hidden)"}
     assert facts["cluster"]["rank"] == 1
     assert facts["cluster"]["variables"] == ["TF_CONFIG"]
@@ -72,6 +91,7 @@ def test_alone_there_are_no_variables(show):
     out = show({})
 
     assert "| variables" not in out
+    assert "| devices" not in out
     assert "This process is alone: rank 0 of 1.\n" in out
 
 
@@ -82,69 +102,68 @@ def test_alone_there_are_no_variables(show):
         ("echo no driver >&2; exit 9", "failed with exit code 9: no driver"),
     ],
 )
-def test_gpus(show, tmp_path, script, expected):
-    command = tmp_path / "nvidia-smi"
-    command.write_text(f"#!/bin/sh\n{script}\n")
-    command.chmod(0o755)
+def test_gpus(show, make_program, script, expected):
+    path = str(make_program("nvidia-smi", script).parent)
 
-    facts = json.loads(show({"PATH": str(tmp_path)}, "--json"))
-
-    assert facts["system"]["gpus"] == expected
+    assert json.loads(show({"PATH": path}, "--json"))["system"]["gpus"] == expected
 
 
 @pytest.fixture
-def python(tmp_path, monkeypatch):
-    """Return the function that makes a script the interpreter."""
+def tensorflow(tmp_path):
+    """Return the function that writes TensorFlow and Keras, and gives their path."""
 
-    def python(script):
-        command = tmp_path / "python"
-        command.write_text(f"#!/bin/sh\n{script}\n")
-        command.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(command))
+    def tensorflow(code):
+        for name in ("tensorflow", "keras"):
+            (tmp_path / f"{name}.py").write_text(code)
+        return {"PYTHONPATH": str(tmp_path)}
 
-    return python
-
-
-def test_the_devices_of_tensorflow(show, python):
-    python('echo noise; echo "{\\"logical_devices\\": [\\"CPU:0\\", \\"CPU:1\\"]}"')
-
-    assert "| devices" not in show({})
-    out = show({}, "--devices")
-    assert "| logical devices | CPU:0 |\n|                 | CPU:1 |" in out
+    return tensorflow
 
 
-def test_a_tensorflow_that_does_not_load(show, python):
-    python("echo no library >&2; exit 3")
+def test_the_devices_of_tensorflow(show, tensorflow):
+    out = show(tensorflow(TENSORFLOW), "--devices")
 
-    assert json.loads(show({}, "--devices", "--json"))["devices"] == {
-        "failed": "failed with exit code 3: no library"
+    assert re.search(r"\| logical devices +\| CPU:0 CPU +\|\n\| +\| CPU:1 CPU ", out)
+
+
+def test_a_tensorflow_that_does_not_load(show, tensorflow):
+    env = tensorflow("raise SystemExit('no library')")
+
+    assert json.loads(show(env, "--devices", "--json"))["devices"] == {
+        "failed": "failed with exit code 1: no library"
     }
 
 
 @pytest.mark.parametrize(
-    ("built_for", "parts", "said"),
+    ("note", "library", "said"),
     [
-        ("2.21.0", ("Gloo", "MPI"), "built for TensorFlow 2.21.0, with Gloo, MPI"),
-        (None, (), "built for TensorFlow unknown, with nothing"),
-        ("2.21.0", None, "{} has no library for TensorFlow"),
+        (
+            '{"tensorflow": "2.9"}',
+            "GlooController",
+            "built for TensorFlow 2.9, with Gloo",
+        ),
+        ("{}", "nothing", "built for TensorFlow unknown, with nothing"),
+        ("{}", "", "{} has no library for TensorFlow"),
     ],
 )
-def test_horovod(show, monkeypatch, tmp_path, built_for, parts, said):
-    installed = Installed("0.28.1", tmp_path, built_for)
-    monkeypatch.setattr(env_module, "parts_in", lambda folder: parts)
-    monkeypatch.setattr(env_module, "find_installed", lambda: installed)
+def test_horovod(show, installed_horovod, note, library, said):
+    (installed_horovod / "metadata.json").write_text(note)
+    (installed_horovod / "tensorflow").mkdir()
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    (installed_horovod / f"tensorflow/mpi_lib{suffix}").write_text(library)
 
     engines = json.loads(show({}, "--json"))["engines"]
-    assert engines["horovod"] == said.format(tmp_path)
+    assert engines["horovod"] == said.format(installed_horovod)
 
 
 def test_why_an_engine_cannot_join_ranks(show, monkeypatch):
-    monkeypatch.setattr(env_module, "find_installed", lambda: None)
-    monkeypatch.setattr(sys, "prefix", "/nowhere")
+    path = [folder for folder in sys.path if not folder.endswith("-packages")]
+    monkeypatch.setattr(sys, "path", path)
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
 
     engines = json.loads(show({}, "--json"))["engines"]
-    assert engines["tensorflow"] == f"TensorFlow {tensorflow_version()}"
-    assert "Received: no mpirun. Run pip install" in engines["mpi"]
+    assert engines["tensorflow"] == "TensorFlow is not installed"
+    assert "Received: no mpi4py" in engines["mpi"]
     assert engines["horovod"].startswith("not installed; ")
 
 

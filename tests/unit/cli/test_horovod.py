@@ -1,70 +1,37 @@
 """`tfdist horovod`: what it reads and prints; nothing is built."""
 
-import os
-from pathlib import Path
-
 import pytest
 
-from tfdist.horovod_build import BuildError
-from tfdist_cli import horovod
 from tfdist_cli.main import main
 
 
-class FakeInstall:
-    """Remembers what it is asked for, and answers as told."""
+@pytest.mark.parametrize(
+    ("words", "log"),
+    [
+        ([], "/dev/null/tfdist/horovod-install.log"),
+        (["--force", "--log", "/dev/null/my.log"], "/dev/null/my.log"),
+    ],
+)
+def test_the_options_and_the_environment_arrive(
+    words, log, installed_horovod, make_program, monkeypatch, capsys
+):
+    for name in ("c++", "cc", "make"):
+        make_program(name)
+    monkeypatch.setenv("PATH", str(installed_horovod.parent))
+    monkeypatch.setenv("PIP_BREAK_SYSTEM_PACKAGES", "1")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
 
-    def __init__(self):
-        self.error = None
-        self.calls = []
-
-    def __call__(self, env, *, log, stream, force):
-        self.calls.append((env, log, force))
-        if self.error is not None:
-            raise self.error
-
-
-@pytest.fixture
-def install(monkeypatch):
-    fake = FakeInstall()
-    monkeypatch.setattr(horovod, "install", fake)
-    return fake
-
-
-def test_the_options_arrive(install, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-
-    assert main(["horovod", "install"]) == 0
-    assert main(["horovod", "install", "--force", "--log", "my.log"]) == 0
-
-    log = Path("/caches/tfdist/horovod-install.log")
-    assert install.calls == [
-        (dict(os.environ), log, False),
-        (dict(os.environ), Path("my.log"), True),
-    ]
+    assert main(["horovod", "install", *words]) == 2
+    out, error = capsys.readouterr()
+    assert out.startswith("Building again: ") is ("--force" not in words)
+    problem = "The log must be a file that can be written."
+    assert error.startswith(f"tfdist horovod install: {problem} Received: {log} ")
 
 
-def test_a_build_that_fails(install, capsys):
-    install.error = BuildError("A compiler must be installed.", 2)
-
-    assert main(["horovod", "install"]) == 2
-    message = "tfdist horovod install: A compiler must be installed.\n"
-    assert capsys.readouterr().err == message
-
-
-def test_a_build_that_is_interrupted(install, capsys):
-    install.error = KeyboardInterrupt()
-
-    assert main(["horovod", "install"]) == 130
-    assert capsys.readouterr().err == "tfdist horovod install: interrupted\n"
-
-
-def test_a_horovod_that_cannot_be_used(monkeypatch, capsys):
-    def check(env, *, stream):
-        print("Horovod 0.28.1", file=stream)
-        raise BuildError("Run: tfdist horovod install", 2)
-
-    monkeypatch.setattr(horovod, "check", check)
-
+def test_a_horovod_that_cannot_be_used(installed_horovod, capsys):
     assert main(["horovod", "check"]) == 1
-    message = "tfdist horovod check: Run: tfdist horovod install\n"
-    assert capsys.readouterr() == ("Horovod 0.28.1\n", message)
+
+    out, error = capsys.readouterr()
+    assert out.startswith(f"Horovod 0.28.1  {installed_horovod}\n")
+    assert error.startswith("tfdist horovod check: Horovod must be built with its part")
+    assert error.endswith("Run: tfdist horovod install\n")

@@ -1,6 +1,7 @@
 """Arguments, errors, dry runs and reports of `tfdist run`; nothing is started."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -9,16 +10,7 @@ from pathlib import Path
 import pytest
 
 from tfdist.cluster.hosts import HostSlots
-from tfdist.launch import (
-    Attempt,
-    Exit,
-    Hosts,
-    Limits,
-    Output,
-    Restarts,
-    RunResult,
-    plan_here,
-)
+from tfdist.launch import Attempt, Exit, Hosts, Limits, Output, Restarts, RunResult
 from tfdist_cli import run as run_module
 from tfdist_cli.main import main
 from tfdist_cli.run_report import end_lines, print_lines, restart_lines
@@ -49,16 +41,11 @@ class FakeLauncher:
     def hosts(self):
         return self.options["hosts"]
 
-    @property
-    def specs(self):
-        return plan_here(self.job)
-
 
 @pytest.fixture(autouse=True)
-def launcher(tmp_path, monkeypatch):
+def launcher(folder, monkeypatch):
     """Be in a folder with a script, and start nothing."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").touch()
+    (folder / "train.py").touch()
     launcher = FakeLauncher()
     monkeypatch.setattr(run_module, "run_job", launcher)
     return launcher
@@ -106,15 +93,11 @@ def test_files_of_metrics_are_named_to_all_processes(launcher, tmp_path, capsys)
         ("--metrics-file", "/dev/null", "must be a file that can be replaced by a new"),
     ],
 )
-def test_files_of_metrics_that_cannot_be_written(option, file, message, capsys):
-    with pytest.raises(SystemExit):
-        main(["run", "-np", "1", option, file, "train.py"])
-
-    assert message in capsys.readouterr().err
+def test_files_of_metrics_that_cannot_be_written(option, file, message, refusal):
+    assert message in refusal("run", "-np", "1", option, file, "train.py")
 
 
-def test_every_option_arrives(launcher, monkeypatch):
-    monkeypatch.setattr("tfdist.launch.machine.available_cores", lambda: (0, 1, 2, 3))
+def test_every_option_arrives(launcher):
     line = "-np 2 --output-dir a/b --no-tag-output --timeout 1.5 --bind-to core "
     line += "--log-format json --output chief "
     line += "--threads-per-process 3 --max-restarts 5 --min-np 1 "
@@ -131,10 +114,8 @@ def test_every_option_arrives(launcher, monkeypatch):
     assert Path("a/b").is_dir()
     assert launcher.options["limits"] == Limits(timeout_seconds=1.5)
     assert launcher.restarts == Restarts(5, min_size=1)
-    spec = launcher.specs[1]
-    assert spec.cores == (2, 3)
-    assert spec.env["TF_NUM_INTRAOP_THREADS"] == "3"
-    assert [spec.env[name] for name in "ABC"] == ["1", "x=y", ""]
+    assert (launcher.job.bind_to, launcher.job.threads_per_process) == ("core", 3)
+    assert launcher.job.env == {"A": "1", "B": "x=y", "C": ""}
 
 
 @pytest.mark.parametrize(
@@ -155,48 +136,26 @@ def test_all_after_the_command_belongs_to_it(launcher, words, command):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (
-            "train.py -np 2",
-            "A job needs size (-np), or both workers and ps (--workers, --ps). "
-            "Received: none of them. Say it before the program: tfdist run -np 2 ",
-        ),
-        (
-            "--ps 1 train.py",
-            "Received: ps=1. Give both, as in --workers 2 --ps 1.\n",
-        ),
-        (
-            "my.ipynb",
-            "A notebook cannot be started as a program. Received: my.ipynb. Make a "
-            "script of it, and start my.py: jupyter nbconvert --to script my.ipynb\n",
-        ),
-        ("-np 2 --env A train.py", "Received: A. Write it as A=VALUE"),
-        ("-np 2 --output-dir train.py/x train.py", "Received: train.py/x (Not a dir"),
+        ("train.py -np 2", "Received: none of them. .* before .*: tfdist run -np 2 "),
+        ("my.ipynb", "Received: my.ipynb. .* my.py: jupyter nbconvert --to script my"),
         (
             "-np 2 --cycle-time-ms 0 --autotune train.py",
-            "Horovod's tuning has no effect on other collectives. Received: "
-            "--cycle-time-ms, --autotune. Add --collective horovod",
+            "--cycle-time-ms, --autotune. ",
         ),
-        (
-            "-np 2 --timeline no/a.json train.py",
-            "it must be a file in a folder that can be written. Received: 'no/a.json'.",
-        ),
+        ("-np 2 --timeline no/a.json train.py", "in a folder .* Received: 'no/a.json'"),
     ],
 )
-def test_errors_before_anything_starts(launcher, arguments, error, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["run", *arguments.split()])
+def test_errors_before_anything_starts(launcher, arguments, error, refusal):
+    message = refusal("run", *arguments.split())
 
-    message = capsys.readouterr().err
-    assert message.startswith("tfdist run: error: ")
-    assert error in message
+    assert re.match(f"tfdist run: error: .*{error}", message)
     assert launcher.job is None
 
 
-def test_a_dry_run_prints_a_line_for_each_process(launcher, capsys):
+def test_a_dry_run_prints_a_line_for_each_process(launcher, printed):
     line = "run -np 2 --max-restarts 3 --min-np 1 --dry-run train.py"
-    assert main([*line.split(), "a b"]) == 0
 
-    remark, *lines = capsys.readouterr().out.splitlines()
+    remark, *lines = printed(*line.split(), "a b").splitlines()
     assert remark == (
         "# after a failure: all of them again, up to 3 times, with -np 1 at least"
     )
@@ -222,24 +181,21 @@ def test_the_reader_of_a_dry_run_may_leave(tmp_path):
 
 
 @pytest.mark.parametrize("options", [["-np", "2"], ["-H", f"{A}:2"]])
-def test_a_dry_run_pins_ranks_near_their_gpus(options, capsys, monkeypatch):
+def test_a_dry_run_pins_ranks_near_their_gpus(options, printed, monkeypatch):
     place = "tfdist.launch.machine"
     monkeypatch.setattr(f"{place}.available_cores", lambda: (0, 1, 2, 3))
     monkeypatch.setattr(f"{place}.cores_of_gpus", lambda cores: ((2, 3), (0, 1)))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     options += ["--collective", "tensorflow"]
 
-    assert main(["run", *options, "--dry-run", "train.py"]) == 0
-
-    lines = capsys.readouterr().out.splitlines()[-2:]
+    lines = printed("run", *options, "--dry-run", "train.py").splitlines()[-2:]
     assert ["taskset -c 2,3 " in lines[0], "taskset -c 0,1 " in lines[1]] == [True] * 2
 
 
 def test_a_job_with_parameter_servers(launcher):
     main(["run", "--workers", "2", "--ps", "1", "--restarts", "0", "train.py"])
 
-    tags = [spec.tag for spec in launcher.specs]
-    assert tags == ["chief", "worker 0", "worker 1", "ps 0"]
+    assert (launcher.job.workers, launcher.job.ps) == (2, 1)
     assert launcher.options["limits"].worker_restarts == 0
 
 
@@ -253,7 +209,7 @@ def test_a_horovod_job(launcher, tmp_path):
 
     main(["run", *line.split(), "train.py"])
 
-    assert launcher.specs[1].env["HOROVOD_RANK"] == "1"
+    assert launcher.job.collective == "horovod"
     assert launcher.job.env == {
         "A": "1",
         "HOROVOD_FUSION_THRESHOLD": str(2 * 2**20),
@@ -267,19 +223,6 @@ def test_a_horovod_job(launcher, tmp_path):
         "HOROVOD_STALL_CHECK_TIME_SECONDS": "3",
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "4",
     }
-
-
-def test_horovod_must_be_installed(monkeypatch, capsys):
-    monkeypatch.undo()
-    monkeypatch.setitem(sys.modules, "horovod", None)
-
-    with pytest.raises(SystemExit, match="2"):
-        main(["run", "-np", "1", "--collective", "horovod", "true"])
-
-    assert capsys.readouterr().err.startswith(
-        "tfdist run: error: A Horovod job needs Horovod, which is not installed. "
-        "Received: collective='horovod'. Run `tfdist horovod install`."
-    )
 
 
 def test_hosts_and_their_options(launcher):
@@ -351,44 +294,36 @@ def test_a_pod_starts_its_part(options, size, launcher, monkeypatch, capsys):
     assert f"TFDIST_RANK={size} " in lines[0]
 
 
-def test_a_dry_run_prints_what_reaches_the_hosts(capsys, monkeypatch):
-    monkeypatch.setattr("tfdist.launch.runner.is_this_machine", lambda host: host == A)
+def test_a_dry_run_prints_what_reaches_the_hosts(printed):
     line = f"run --dry-run -H {A},{B} --ssh"
+    remark, *there = printed(*line.split(), "ssh -p 2222", "true").splitlines()
 
-    assert main([*line.split(), "ssh -p 2222", "true"]) == 0
-
-    remark, here, there = capsys.readouterr().out.splitlines()
     assert remark.startswith("# ports and cores are those of this machine")
-    assert here.startswith("env ")
-    assert there.startswith(f"ssh -p 2222 -T -o BatchMode=yes -- {B} 'cd /")
-    assert " && exec env " in there
+    for host, words in zip((A, B), there, strict=True):
+        assert words.startswith(f"ssh -p 2222 -T -o BatchMode=yes -- {host} 'cd /")
+        assert " && exec env " in words
+    here = "run --dry-run -H localhost --collective tensorflow true"
+    assert printed(*here.split()).splitlines()[1].startswith("env ")
 
 
-def test_a_dry_run_names_spare_slots(capsys):
+def test_a_dry_run_names_spare_slots(printed):
     line = f"run --dry-run -np 2 -H {A}:3,{B}:2 --max-restarts 1 true"
 
-    assert main(line.split()) == 0
-
-    assert f"# spare slots for restarts: {A}:1, {B}:2\n" in capsys.readouterr().out
+    assert f"# spare slots for restarts: {A}:1, {B}:2\n" in printed(*line.split())
 
 
-def test_ctrl_c_before_a_process_has_started(launcher):
+def test_ctrl_c_before_a_process_has_started(launcher, capsys):
     launcher.result = KeyboardInterrupt()
 
     assert main(["run", "-H", A, "true"]) == 130
+    assert capsys.readouterr().err == "tfdist run: interrupted\n"
 
 
-def test_the_failure_is_reported_and_its_exit_code_returned(launcher, capsys):
-    launcher.result = FAILED
+def test_a_library_that_is_missing(launcher, refusal):
+    launcher.result = ImportError("A Horovod job needs Horovod.")
 
-    assert main(["run", "-np", "1", "train.py"]) == 3
-
-    assert capsys.readouterr().err.splitlines() == [
-        "tfdist run: the last lines of rank 0:",
-        "    one",
-        "    two",
-        "tfdist run: rank 0 failed with exit code 3 after 1.0 s.",
-    ]
+    message = refusal("run", "-np", "1", "--collective", "horovod", "true")
+    assert message.startswith("tfdist run: error: A Horovod job needs Horovod.")
 
 
 @pytest.fixture

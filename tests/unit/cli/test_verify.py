@@ -1,6 +1,7 @@
 """`tfdist verify`: what it reads, refuses and prints; nothing is run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,7 @@ PASSED = Verdict(
     noise=(),
     unequal=(),
 )
-FAILED = PASSED.__class__(
-    **{**vars(PASSED), "passed": False, "cause": Cause("a seed", "Seen.", "Do it.")}
-)
+FAILED = replace(PASSED, passed=False, cause=Cause("a seed", "Seen.", "Do it."))
 
 
 class FakeVerify:
@@ -45,21 +44,19 @@ class FakeVerify:
 
 
 @pytest.fixture(autouse=True)
-def verify(tmp_path, monkeypatch):
+def verify(folder, monkeypatch):
     """Be in a folder with a script, and run nothing."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").touch()
+    (folder / "train.py").touch()
     fake = FakeVerify()
     monkeypatch.setattr(verify_module, "verify", fake)
     return fake
 
 
-def test_the_shortest_call(verify, capsys):
-    assert main(["verify", "train.py"]) == 0
+def test_the_shortest_call(verify, printed):
+    out = printed("verify", "train.py")
 
     options = {"timeout_seconds": None, "output_directory": None}
     assert verify.calls == [(Orders(("train.py",)), options)]
-    out = capsys.readouterr().out
     assert out.startswith("PASS: 2 processes train train.py as one does (10 steps).\n")
     assert "| weights  |         8 |" in out
 
@@ -73,30 +70,25 @@ def test_every_option_arrives(verify):
     assert verify.calls == [(orders, options)]
 
 
-def test_a_module(verify):
-    main(["verify", "-m", "json.tool", "-x"])
-    main(["verify", "--", "train.py", "--"])
-
-    assert verify.calls[0][0] == Orders(("json.tool", "-x"), module=True)
-    assert verify.calls[1][0].command == ("train.py", "--")
-
-
 @pytest.mark.parametrize(
-    "line",
+    ("line", "command"),
     [
-        "-- train.py --seed 3",
-        "train.py -- --seed 3",
-        "train.py --epochs 3",
-        "train.py --help",
+        ("-m json.tool -x", "json.tool -x"),
+        ("-- train.py --", "train.py --"),
+        ("-- train.py --seed 3", "train.py --seed 3"),
+        ("train.py -- --seed 3", "train.py -- --seed 3"),
+        ("train.py --epochs 3", "train.py --epochs 3"),
+        ("train.py --help", "train.py --help"),
         # Given before the script, too.
-        "--seed 2 train.py --seed 3",
+        ("--seed 2 train.py --seed 3", "train.py --seed 3"),
     ],
 )
-def test_what_belongs_to_the_script(verify, line):
+def test_what_belongs_to_the_script(verify, line, command):
     assert main(["verify", *line.split()]) == 0
 
     (orders, _) = verify.calls[0]
-    assert " ".join(orders.command) == line[line.index("train.py") :]
+    assert " ".join(orders.command) == command
+    assert orders.module is line.startswith("-m")
 
 
 def test_a_fail_is_told_by_the_exit_code(verify, capsys):
@@ -106,11 +98,9 @@ def test_a_fail_is_told_by_the_exit_code(verify, capsys):
     assert "Likely cause: a seed.\n  Seen.\n  Fix: Do it." in capsys.readouterr().out
 
 
-def test_json_in_a_file_beside_the_words(verify, capsys, tmp_path):
-    main(["verify", "--json", "verdict.json", "train.py"])
-
-    assert json.loads((tmp_path / "verdict.json").read_text())["passed"] is True
-    assert capsys.readouterr().out.startswith("PASS")
+def test_json_in_a_file_beside_the_words(printed, folder):
+    assert printed("verify", "--json", "verdict.json", "train.py").startswith("PASS")
+    assert json.loads((folder / "verdict.json").read_text())["passed"] is True
 
 
 def test_a_script_that_could_not_be_run(verify, capsys):
@@ -124,15 +114,10 @@ def test_a_script_that_could_not_be_run(verify, capsys):
     ("arguments", "error"),
     [
         ("trian.py", "The script to run does not exist. Received: trian.py"),
-        (
-            "bash",
-            "Only a Python script or module can be verified. Received: bash. Give",
-        ),
+        ("bash", "Only a Python script or module can be verified. Received: bash. Gi"),
         (
             "--float64 train.py --epochs 3 -np 2",
-            "The options of tfdist verify stand before the script; what follows it is "
-            "for the script. Received: train.py --epochs 3 -np 2. Write -np before "
-            "train.py; or -- before train.py, if the script has an option of this name",
+            "Received: train.py --epochs 3 -np 2. Write -np before train.py; or -- bef",
         ),
         ("train.py --seed=3", "Received: train.py --seed=3. Write --seed=3 before"),
         ("-m json.tool --steps 3", "Write --steps before json.tool; or -- before"),
@@ -141,11 +126,9 @@ def test_a_script_that_could_not_be_run(verify, capsys):
         ("--json no/such.json train.py", "--json must be a file in a folder that exis"),
     ],
 )
-def test_what_is_refused_before_anything_starts(verify, arguments, error, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["verify", *arguments.split()])
+def test_what_is_refused_before_anything_starts(verify, arguments, error, refusal):
+    message = refusal("verify", *arguments.split())
 
-    message = capsys.readouterr().err
     assert message.startswith("tfdist verify: error: ")
     assert error in message
     assert verify.calls == []

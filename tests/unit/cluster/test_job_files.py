@@ -9,91 +9,51 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.address import split_address
-from tfdist.cluster.hosts import HostSlots, number_ports, parse_hostfile
+from tfdist.cluster.hosts import number_ports, parse_hostfile, parse_hosts
 from tfdist.cluster.resolvers.kubernetes import KUBERNETES
 from tfdist.cluster.resolvers.slurm import SLURM
 from tfdist.cluster.templates import JOB_FILES, Nodes, Program, format_job_file
 from tfdist.cluster.tf_config import loads
 
-# `tests/conftest.py` hides from the garbage collector what Hypothesis looks for there.
-pytestmark = pytest.mark.filterwarnings("ignore:It looks like `register_random`")
-
-PROPERTY = settings(deadline=None, derandomize=True, database=None, max_examples=20)
 PROGRAM = Program("mine", "python train.py --epochs 3", "registry/train:1")
 TWO = Cluster(workers=("a:2222", "b:2222"))
 
 
-HOST_NAMES = st.from_regex(
-    r"[a-z][a-z0-9]{0,6}(-[0-9]{1,3})?(\.[a-z]{2,5})?", fullmatch=True
-)
-NUMBERS = st.sampled_from(["10.0.0.3", "192.168.7.20", "[fe80::4]", "[2001:db8::1]"])
-HOSTS = (HOST_NAMES | NUMBERS).filter(lambda host: host != "localhost")
-PORTS = st.integers(1, 65_535)
+CLUSTERS = {
+    "one worker": Cluster(workers=("a:1",)),
+    "workers": Cluster(workers=("a:65535", "[fe80::4]:1"), task=Task("worker", 1)),
+    "a chief alone": Cluster(chief="10.0.0.3:80", task=Task("chief", 0)),
+    "all jobs": Cluster(
+        chief="node-2:7",
+        workers=("a:2222", "a:2223", "b.example:2222"),
+        ps=("p:1", "p:2", "q:1"),
+        evaluators=("e:5",),
+        task=Task("ps", 2),
+    ),
+    "an evaluator": Cluster(
+        workers=("a:1",), evaluators=("e:2",), task=Task("evaluator", 0)
+    ),
+}
+ANY_CLUSTER = pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
 
 
-@st.composite
-def any_cluster(draw):
-    """Draw a cluster with any jobs, as one of its tasks sees it."""
-    counts = {
-        "chief": draw(st.integers(0, 1)),
-        "worker": draw(st.integers(0, 5)),
-        "ps": draw(st.integers(0, 3)),
-        "evaluator": draw(st.integers(0, 1)),
-    }
-    if not counts["chief"]:
-        counts["worker"] = max(1, counts["worker"])
-    size = sum(counts.values())
-    places = draw(
-        st.lists(st.tuples(HOSTS, PORTS), unique=True, min_size=size, max_size=size)
-    )
-    addresses = [f"{host}:{port}" for host, port in places]
-    jobs = {
-        job: tuple(addresses.pop() for _ in range(count))
-        for job, count in counts.items()
-    }
-    job = draw(st.sampled_from([job for job, count in counts.items() if count]))
-    return Cluster(
-        chief=next(iter(jobs["chief"]), None),
-        workers=jobs["worker"],
-        ps=jobs["ps"],
-        evaluators=jobs["evaluator"],
-        task=Task(job, draw(st.integers(0, counts[job] - 1))),
-    )
-
-
-@st.composite
-def some_hosts(draw, names=HOSTS, *, equal=False):
-    """Draw different hosts with their slots."""
-    found = draw(st.lists(names, unique=True, min_size=1, max_size=6))
-    slots = draw(st.integers(1, 5))
-    return tuple(
-        HostSlots(host, slots if equal else draw(st.integers(1, 5))) for host in found
-    )
-
-
-def on_hosts(hosts, port=2222):
+def on_hosts(text, port=2222):
     """Return a cluster of workers on hosts, with ports counted up."""
-    return Cluster(workers=number_ports(hosts, port))
+    return Cluster(workers=number_ports(parse_hosts(text), port))
 
 
 # Hosts by name, with as many slots each.
-EQUAL = some_hosts(HOST_NAMES.filter(lambda host: host != "localhost"), equal=True)
-FIRST_PORTS = st.integers(1, 65_531)
+EQUAL = ["a", "a:5", "c,node-2.example,b", "n2:3,n1:3"]
 
 
-@PROPERTY
-@given(some_hosts())
+@pytest.mark.parametrize("hosts", [*EQUAL, "b:2,10.0.0.3,[fe80::4]:3"])
 def test_a_hostfile_survives_the_round_trip(hosts):
-    cluster = on_hosts(hosts)
+    text = format_job_file(on_hosts(hosts), "hostfile", Program())
 
-    text = format_job_file(cluster, "hostfile", Program())
-
-    assert number_ports(parse_hostfile(text), 2222) == cluster.workers
+    assert parse_hostfile(text) == parse_hosts(hosts)
 
 
 @pytest.mark.parametrize("form", JOB_FILES)
@@ -127,8 +87,8 @@ def variables_of_task(script, rank):
     }
 
 
-@PROPERTY
-@given(EQUAL, FIRST_PORTS)
+@pytest.mark.parametrize("first_port", [1, 65_531])
+@pytest.mark.parametrize("hosts", EQUAL)
 def test_a_cluster_survives_sbatch(hosts, first_port):
     cluster = on_hosts(hosts, first_port)
     with_port = format_job_file(cluster, "sbatch", Program(port=first_port))
@@ -145,65 +105,45 @@ def hosts_of(cluster):
     return [split_address(address)[0] for address in cluster.workers]
 
 
-def test_jobs_of_one_script_have_ports_of_their_own():
-    script = format_job_file(Nodes(2, 4), "sbatch", Program())
-
-    assert "--nodelist" not in script
-    first = SLURM.resolve(variables_of_task(script, 0))
-    next_job = variables_of_task(script, 0) | {"SLURM_JOB_ID": "8"}
-    second = SLURM.resolve(next_job)
-    assert hosts_of(first) == ["n0"] * 4 + ["n1"] * 4
-    assert {*first.workers}.isdisjoint(second.workers)
-
-
 RESOURCES = Program(cpus=3, gpus=2)
 
 
-@pytest.mark.parametrize(
-    ("form", "lines"),
-    [
-        (
-            "sbatch",
-            [
-                "#SBATCH --nodes=2",
-                "#SBATCH --ntasks-per-node=4",
-                "#SBATCH --cpus-per-task=3",
-                "#SBATCH --gpus-per-task=2",
-                "#SBATCH --output=%x-%j.log",
-            ],
-        ),
-        (
-            "pbs",
-            [
-                "#PBS -l select=2:ncpus=12:mpiprocs=4:ompthreads=3:ngpus=8",
-                "#PBS -l place=scatter:excl",
-                "#PBS -j oe",
-            ],
-        ),
-        (
-            "lsf",
-            [
-                "#BSUB -n 24",
-                '#BSUB -R "span[ptile=12]"',
-                '#BSUB -gpu "num=8:j_exclusive=yes"',
-                "#BSUB -o train-%J.log",
-            ],
-        ),
-    ],
-)
-def test_what_a_batch_system_is_asked_for(form, lines):
+ASKED = {
+    "sbatch": """
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=3
+#SBATCH --gpus-per-task=2
+#SBATCH --output=%x-%j.log
+""",
+    "pbs": """
+#PBS -l select=2:ncpus=12:mpiprocs=4:ompthreads=3:ngpus=8
+#PBS -l place=scatter:excl
+#PBS -j oe
+""",
+    "lsf": """
+#BSUB -n 24
+#BSUB -R "span[ptile=12]"
+#BSUB -gpu "num=8:j_exclusive=yes"
+#BSUB -o train-%J.log
+""",
+}
+# One core for each process, no GPU, any nodes.
+LEAST = {
+    "sbatch": "--cpus-per-task=1\n",
+    "pbs": "select=2:ncpus=4:mpiprocs=4:ompthreads=1\n",
+    "lsf": "#BSUB -n 8\n",
+}
+
+
+@pytest.mark.parametrize("form", ASKED)
+def test_what_a_batch_system_is_asked_for(form):
     script = format_job_file(Nodes(2, 4), form, RESOURCES)
 
-    assert {*lines} < {*script.splitlines()}
-    # One core for each process, no GPU, any nodes.
+    assert {*ASKED[form].splitlines()} < {*script.splitlines()}
     least = format_job_file(Nodes(2, 4), form, Program())
-    assert re.findall("gpu|host=|-m |nodelist", least) == []
-    wanted = {
-        "sbatch": "--cpus-per-task=1\n",
-        "pbs": "select=2:ncpus=4:mpiprocs=4:ompthreads=1\n",
-        "lsf": "#BSUB -n 8\n",
-    }
-    assert wanted[form] in least
+    assert re.findall("gpu|host=|-m |nodelist|PORT", least) == []
+    assert LEAST[form] in least
 
 
 @pytest.mark.parametrize(
@@ -222,43 +162,55 @@ def test_hosts_that_were_named_are_asked_for(form, line):
     assert line in format_job_file(TWO, form, Program()).splitlines()
 
 
-TFDIST = """#!/bin/sh
-exec {} -c 'import sys; from tfdist_cli.main import main; sys.exit(main())' "$@"
-"""
+@pytest.fixture
+def printed_by(tmp_path):
+    """Return a function that runs a script beside a program, and returns its lines."""
+
+    def run(script, name, program, **env):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{program}\n")
+        (tmp_path / name).chmod(0o755)
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        env |= {"PATH": path, "PBS_O_WORKDIR": str(tmp_path)}
+        return sorted(
+            subprocess.check_output(
+                ["bash"], input=script, text=True, env=os.environ | env
+            ).splitlines()
+        )
+
+    return run
+
+
+TFDIST = "import sys; from tfdist_cli.main import main; sys.exit(main())"
 
 
 @pytest.mark.parametrize(
-    ("form", "program", "variable", "lines"),
+    ("form", "cpus", "variable", "lines"),
     [
-        ("pbs", Program(), "PBS_NODEFILE", 2),
-        ("lsf", Program(), "LSB_DJOB_HOSTFILE", 2),
+        ("pbs", None, "PBS_NODEFILE", 2),
+        ("lsf", None, "LSB_DJOB_HOSTFILE", 2),
         # LSF lists each core.
-        ("lsf", Program(cpus=3), "LSB_DJOB_HOSTFILE", 6),
+        ("lsf", 3, "LSB_DJOB_HOSTFILE", 6),
     ],
 )
 def test_a_script_starts_what_its_batch_system_lists(
-    form, program, variable, lines, tmp_path
+    form, cpus, variable, lines, tmp_path, printed_by
 ):
-    echo = Program("mine", "sh -c 'echo of $TFDIST_SIZE' x", cpus=program.cpus)
+    echo = Program("mine", "sh -c 'echo of $TFDIST_SIZE' x", cpus=cpus)
     script = format_job_file(Nodes(1, 2), form, echo)
     (tmp_path / "list").write_text("127.0.0.1\n" * lines)
-    (tmp_path / "tfdist").write_text(TFDIST.format(sys.executable))
-    (tmp_path / "tfdist").chmod(0o755)
-    outside = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
-    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PBS_O_WORKDIR": str(tmp_path)}
+    tfdist = f'exec {sys.executable} -c "{TFDIST}" "$@"'
 
-    done = subprocess.run(
-        ["bash"],
-        input=script,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=outside | path | {variable: str(tmp_path / "list")},
-    )
-
-    assert done.returncode == 0, done.stderr
-    printed = sorted(done.stdout.splitlines())
+    printed = printed_by(script, "tfdist", tfdist, **{variable: str(tmp_path / "list")})
     assert printed == ["[0 127.0.0.1] of 2", "[1 127.0.0.1] of 2"]
+
+
+def test_the_command_of_sbatch_is_for_the_shell(printed_by):
+    program = Program("mine", "sh -c 'echo $1' x \"$WORD\"")
+    script = format_job_file(TWO, "sbatch", program)
+
+    assert "#SBATCH --job-name=mine\n" in script
+    srun = 'shift 4\nexec "$@"'
+    assert printed_by(script, "srun", srun, WORD="two words") == ["two words"]
 
 
 def limits(container):
@@ -317,31 +269,11 @@ def test_services_of_one_machine_have_different_gpus():
     } == {"worker-0": ["0", "1"], "worker-1": ["2", "3"]}
 
 
-def test_the_command_is_for_the_shell(tmp_path):
-    cluster = Cluster(workers=("a:1", "b:1"))
-    script = format_job_file(
-        cluster, "sbatch", Program("mine", "sh -c 'echo $1' x \"$WORD\"")
-    )
-    (tmp_path / "srun").write_text('#!/bin/sh\nshift 4\nexec "$@"\n')
-    (tmp_path / "srun").chmod(0o755)
-    done = subprocess.run(
-        ["bash"],
-        input=script,
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "WORD": "two words"},
-    )
-
-    assert "#SBATCH --job-name=mine\n" in script
-    assert done.stdout == "two words\n"
-
-
-@PROPERTY
-@given(some_hosts(), FIRST_PORTS)
-def test_a_cluster_survives_kubernetes(hosts, first_port):
-    cluster = on_hosts(hosts, first_port)
-    port = split_address(cluster.workers[0])[1]
+@pytest.mark.parametrize(
+    ("hosts", "port"), [("a", 1), ("b:2,10.0.0.3,[fe80::4]:3", 65_531)]
+)
+def test_a_cluster_survives_kubernetes(hosts, port):
+    cluster = on_hosts(hosts, port)
 
     text = format_job_file(cluster, "kubernetes", PROGRAM)
 
@@ -387,8 +319,7 @@ def tf_config_of_operator(job, task, index):
     return json.dumps({"cluster": cluster, "task": described, "environment": "cloud"})
 
 
-@PROPERTY
-@given(any_cluster())
+@ANY_CLUSTER
 def test_a_cluster_survives_tfjob(cluster):
     job = yaml.safe_load(format_job_file(cluster, "tfjob", PROGRAM))
 
@@ -409,26 +340,24 @@ def test_a_cluster_survives_tfjob(cluster):
     }
 
 
-@PROPERTY
-@given(EQUAL)
+@pytest.mark.parametrize("hosts", EQUAL)
 def test_hosts_and_slots_survive_mpijob(hosts):
     text = format_job_file(on_hosts(hosts), "mpijob", PROGRAM)
 
     job = yaml.safe_load(text)
     replicas = job["spec"]["mpiReplicaSpecs"]
     (launcher,) = replicas["Launcher"]["template"]["spec"]["containers"]
-    command = launcher["command"]
+    command, given = launcher["command"], parse_hosts(hosts)
     assert replicas["Launcher"]["replicas"] == 1
-    assert replicas["Worker"]["replicas"] == len(hosts)
-    assert job["spec"]["slotsPerWorker"] == hosts[0].slots
-    assert command[command.index("-np") + 1] == str(len(hosts) * hosts[0].slots)
+    assert replicas["Worker"]["replicas"] == len(given)
+    assert job["spec"]["slotsPerWorker"] == given[0].slots
+    assert command[command.index("-np") + 1] == str(len(given) * given[0].slots)
     assert command[command.index("--hostfile") + 1] == "/etc/mpi/hostfile"
     assert job["spec"]["runPolicy"]["backoffLimit"] == 0
     assert command[-4:] == ["python", "train.py", "--epochs", "3"]
 
 
-@PROPERTY
-@given(any_cluster())
+@ANY_CLUSTER
 def test_a_cluster_survives_compose(cluster):
     program = Program("mine", "python train.py --dir '$HOME/a b'", "registry/train:1")
 
@@ -455,9 +384,6 @@ def ports_of(cluster):
         job: [split_address(address)[1] for address in addresses]
         for job, addresses in cluster.jobs.items()
     }
-
-
-NAME = "--name must begin with a small letter and have at most 50 small letters, digits"
 
 
 IPV6 = ("a:1", "[fe80::1]:1")

@@ -1,21 +1,8 @@
-import dataclasses
-
 import pytest
 
 from tfdist.cluster.model import Cluster, Task
 
 WORKERS = ("a:1", "B:1", "a:2", "b:2")
-
-
-def test_a_process_alone():
-    alone = Cluster()
-
-    assert (alone.rank, alone.size, alone.local_rank, alone.local_size) == (0, 1, 0, 1)
-    assert alone.is_chief
-    assert not alone.is_distributed
-    assert alone.addresses == ()
-    assert alone.jobs == {}
-    assert alone.task_of(0) == alone.task == Task("worker", 0)
 
 
 @pytest.mark.parametrize(
@@ -114,14 +101,3 @@ def test_an_impossible_task_is_refused(job_type, index, error, message):
 def test_an_impossible_cluster_is_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         Cluster(**{"workers": WORKERS, **arguments})
-
-
-def test_clusters_are_plain_values_whose_run_does_not_matter():
-    cluster = Cluster(workers=WORKERS)
-    again = Cluster(workers=WORKERS, run_id="5f2c")
-
-    assert cluster == again
-    assert len({cluster, again, Cluster()}) == 2
-    assert dataclasses.replace(again, task=Task("worker", 1)).run_id == "5f2c"
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        cluster.workers = ()

@@ -1,11 +1,12 @@
 import json
 import os
+import re
 import subprocess
 
 import pytest
 
 from tfdist.cluster.model import Cluster, Task
-from tfdist.cluster.tf_config import FORMATS, dumps, findings, format_tf_config, loads
+from tfdist.cluster.tf_config import FORMATS, findings, format_tf_config, loads
 from tfdist.cluster.validation import EFFECTS
 
 WORKERS = ["a:2222", "b:2222"]
@@ -24,125 +25,116 @@ def task(**keys):
     return text({"worker": WORKERS}, keys)
 
 
-# What is wrong: the text, and how the error begins, what it received, what it advises.
+# What is wrong: the text, and the beginning of the error, with gaps.
 MALFORMED = {
     "single quotes": (
         "{'cluster': {}}",
-        "is not valid JSON: Expecting property name enclosed in double quotes: line 1",
-        "\"{'cluster': {}}\"",
-        "names in double quotes",
+        "is not valid JSON: Expecting property name enclosed in double quotes: line 1"
+        " ... Received: \"{'cluster': {}}\". ... names in double quotes",
     ),
     "job twice": (
         '{"cluster": {"worker": ["a:1"], "worker": ["b:1"]}}',
-        'is not valid JSON: the key "worker" is repeated in one object.',
-        '\'{"cluster"',
-        "Write it with json.dumps()",
+        'is not valid JSON: the key "worker" is repeated in one object. Received: \''
+        '{"cluster" ... Write it with json.dumps()',
     ),
-    "nested too deep": ("[" * 200_000, "is not valid JSON: its", "'[[", "Write it"),
-    "a number of thousands of digits": ("9" * 5000, "is not", "'99", "Write it"),
-    "quoted twice": ('"{}"', "must be a JSON object.", "'\"{}\"'", "Write it with"),
+    "nested too deep": (
+        "[" * 200_000,
+        "is not valid JSON: its ... Received: '[[ ... Write it",
+    ),
+    "a number of thousands of digits": (
+        "9" * 5000,
+        "is not ... Received: '99 ... Writ",
+    ),
+    "quoted twice": (
+        '"{}"',
+        "must be a JSON object. Received: '\"{}\"'. Write it with",
+    ),
     "rpc_layer": (
         text({"worker": WORKERS}, TASK, rpc_layer="grpc+verbs"),
-        'rpc_layer must be "grpc".',
-        '"grpc+verbs"',
-        "Leave rpc_layer out.",
+        'rpc_layer must be "grpc". Received: "grpc+verbs". Leave rpc_layer out.',
     ),
     "another key": (
         text({"worker": WORKERS}, TASK, session_master="grpc://a:1"),
-        'has an unknown key "session_master".',
-        "cluster, task, session_master",
-        "Leave it out, or use one of: cluster, task,",
+        'has an unknown key "session_master". Received: cluster, task, session_master.'
+        " Leave it out, or use one of: cluster, task,",
     ),
     "no task": (
         json.dumps({"cluster": {"worker": WORKERS}}),
-        'must have an object "task".',
-        "only cluster",
+        'must have an object "task". Received: only cluster. '
         'Add "task": {"type": "worker", "index": 0}, or unset',
     ),
     "cluster a list": (
         text(WORKERS, TASK),
-        'must have an object "cluster".',
-        '["a:2222", "b:2222"]',
+        'must have an object "cluster". Received: ["a:2222", "b:2222"]. '
         'Add "cluster": {"worker": ["node1:2222", "node2:2222"]}, or unset',
     ),
     # Kubeflow's, of workers that come and go.
     "only a sparse cluster": (
         json.dumps({"sparseCluster": {"worker": {"0": "a:1"}}, "task": TASK}),
-        'must have an object "cluster".',
-        "only sparseCluster, task",
-        'Add "cluster"',
+        'must have an object "cluster". Received: only sparseCluster, task. Add "clust',
     ),
     "no addresses": (
         text({}, TASK),
-        "cluster lacks the addresses of workers.",
-        "{}",
-        "or unset it to train alone.",
+        "cluster lacks the addresses of workers. Received: {}. ... to train alone.",
     ),
     "an empty list of workers": (
         text({"chief": ["c:1"], "worker": []}, {"type": "chief", "index": 0}),
-        "cluster lacks the addresses of workers.",
-        '{"chief": ["c:1"], "worker": []}',
-        "Write it as",
+        "cluster lacks the addresses of workers. "
+        'Received: {"chief": ["c:1"], "worker": []}. Write it as',
     ),
     "two chiefs": (
         jobs(chief=["c:1"], master=["d:1"], worker=WORKERS),
-        "cluster has several chiefs.",
-        "c:1, d:1",
-        "Make the others workers.",
+        "cluster has several chiefs. Received: c:1, d:1. Make the others workers.",
     ),
     "job a string": (
         jobs(worker="a:1,b:1"),
-        'cluster.worker must be a list of "host:port" strings.',
-        '"a:1,b:1"',
+        'cluster.worker must be a list of "host:port" strings. Received: "a:1,b:1". '
         'Write it as ["node1:2222", "node2:2222"].',
     ),
     "address a number": (
         jobs(worker=["a:1", 2222]),
-        'cluster.worker must be a list of "host:port" strings.',
-        '["a:1", 2222]',
-        'Write it as ["node1:2222", "node2:2222"].',
+        'cluster.worker must be a list of "host:port" strings. Received: ["a:1", 2222]',
     ),
-    "no port": (jobs(worker=["a:1", "b"]), "cluster.worker[1] has", "'b'", "Write it"),
+    "no port": (
+        jobs(worker=["a:1", "b"]),
+        "cluster.worker[1] has ... Received: 'b'. Write it",
+    ),
     "no index": (
         task(type="worker"),
-        'task has no "index".',
-        '{"type": "worker"}',
+        'task has no "index". Received: {"type": "worker"}. '
         'Write it as {"type": "worker", "index": 0}.',
     ),
     "unknown type": (
         task(type="workers", index=0),
-        "task.type must be one of chief, worker, ps, evaluator.",
-        "type='workers'",
-        "Use 'chief' for",
+        "task.type must be one of chief, worker, ps, evaluator. "
+        "Received: type='workers'. Use 'chief' for",
     ),
-    "type a list": (task(type=["worker"], index=0), "task.type", "type=['w", "Use"),
+    "type a list": (
+        task(type=["worker"], index=0),
+        "task.type ... Received: type=['worker']. Use",
+    ),
     "index a string": (
         task(type="worker", index="0"),
-        "task.index must be an integer.",
-        "index='0'",
-        "Write a number without quotes",
+        "task.index must be an integer. Received: index='0'. Write a number without q",
     ),
     "index out of range": (
         task(type="worker", index=2),
-        "task.index must be from 0 to 1, as cluster.worker has no more addresses.",
-        "index=2",
-        "Count from 0, and list every process of the job.",
+        "task.index must be from 0 to 1, as cluster.worker has no more addresses. "
+        "Received: index=2. Count from 0, and list every process of the job.",
     ),
 }
 
 
-@pytest.mark.parametrize("mistake", MALFORMED)
-def test_a_mistake_is_one_finding_and_one_error(mistake):
-    malformed, wrong, received, advice = MALFORMED[mistake]
+@pytest.mark.parametrize(("malformed", "expected"), MALFORMED.values(), ids=MALFORMED)
+def test_a_mistake_is_one_finding_and_one_error(malformed, expected):
     (finding,) = findings(malformed)
 
     with pytest.raises(ValueError, match=r"^TF_CONFIG .*Received: ") as error:
         loads(malformed)
 
     assert str(error.value) == f"TF_CONFIG {finding.message}"
-    assert finding.problem.startswith(wrong)
-    assert finding.received.startswith(received)
-    assert advice in finding.fix
+    pattern = ".*".join(map(re.escape, expected.split(" ... ")))
+    assert re.match(pattern, finding.message, re.DOTALL)
     assert finding.severity == "error"
     assert finding.effect in EFFECTS
     assert len(finding.message) < 700
@@ -175,23 +167,6 @@ def test_warnings_follow_only_if_there_is_no_error():
     assert effects == ["not used"]
 
 
-def test_names_are_looked_up_next_to_errors():
-    def look_up(host):
-        raise OSError(f"no {host}")
-
-    found = findings(text({"worker": ["a:1", "b"]}, TASK), look_up=look_up)
-
-    assert [(each.severity, each.place) for each in found] == [
-        ("error", "cluster.worker[1]"),
-        ("warning", "cluster.worker[0]"),
-    ]
-
-
-def test_an_empty_object_is_a_process_alone():
-    assert loads(" {\n} ") == Cluster()
-    assert findings("{}") == ()
-
-
 @pytest.mark.parametrize("chief", ["master", "chief"])
 def test_all_four_jobs_are_read(chief):
     full = {chief: ["c:1"], "worker": WORKERS, "ps": ["p:1"], "evaluator": ["e:1"]}
@@ -201,13 +176,6 @@ def test_all_four_jobs_are_read(chief):
         own = Task("chief" if name == chief else name, index)
         cluster = loads(text(full, {"type": name, "index": index}))
         assert cluster == Cluster(**addresses, evaluators=("e:1",), task=own)
-
-
-def test_an_evaluator_may_be_outside_of_the_cluster():
-    cluster = loads(text({"worker": WORKERS}, {"type": "evaluator", "index": 0}))
-
-    assert cluster.task == Task("evaluator", 0)
-    assert cluster.evaluators == ()
 
 
 def test_additions_of_schedulers_are_accepted():
@@ -224,19 +192,6 @@ def test_additions_of_schedulers_are_accepted():
 
     assert loads(config) == Cluster(workers=(*WORKERS,))
     assert findings(config) == ()
-
-
-@pytest.mark.parametrize(
-    "cluster",
-    [
-        Cluster(),
-        Cluster(workers=("[fe80::1]:1", "[fe80::1]:2"), task=Task("worker", 1)),
-        Cluster(chief="c:1", workers=("a:1",), ps=("p:1",), task=Task("ps", 0)),
-        Cluster(chief="c:1", evaluators=("e:1", "e:2"), task=Task("evaluator", 1)),
-    ],
-)
-def test_a_cluster_survives_the_round_trip(cluster):
-    assert loads(dumps(cluster)) == cluster
 
 
 O_NEIL = '{"cluster": {"worker": ["o\'neil:1", "$HOME:2"]}}'

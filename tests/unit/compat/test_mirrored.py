@@ -1,11 +1,8 @@
 """What tfdist takes of TensorFlow's mirrored strategy is still as it relies on it."""
 
-import inspect
-
 import keras
 import pytest
 import tensorflow as tf
-from tensorflow.python.distribute import mirrored_strategy
 
 from tfdist.compat import mirrored
 from tfdist.strategies import MirroredStrategy
@@ -16,59 +13,29 @@ def strategy(two_cpus):
     return MirroredStrategy(two_cpus)
 
 
-OVERRIDDEN = {
-    "_create_variable": "next_creator kwargs",
-    "_distribute_datasets_from_function": "dataset_fn options",
-    "_experimental_distribute_dataset": "dataset options",
-    "_experimental_distribute_values_from_function": "value_fn",
-    "_gather_to_implementation": "value destinations axis options",
-    "_get_local_replica_id": "replica_id_in_sync_group",
-    "_get_replica_id_in_sync_group": "replica_id",
-    "_get_variable_creator_initial_value": "replica_id device primary_var kwargs",
-    "_input_workers_with_options": "options",
-    "_reduce_to": "reduce_op value destinations options",
-    "_replica_ctx_all_reduce": "reduce_op value options",
-    "_replica_ctx_update": "var fn args kwargs group",
-    "_update": "var fn args kwargs group",
-    "_use_merge_call": "",
-    "_validate_colocate_with_variable": "colocate_with_variable",
-}
-
-
-@pytest.mark.parametrize("name", OVERRIDDEN)
-def test_tensorflow_has_what_is_overridden(name):
-    function = getattr(mirrored_strategy.MirroredExtended, name)
-
-    assert [*inspect.signature(function).parameters][1:] == OVERRIDDEN[name].split()
-
-
 def test_groups_of_tensorflow_are_clear_of_those_of_tfdist(strategy):
     keys = strategy.extended._collective_keys
 
     assert keys._group_key >= mirrored.FIRST_GROUP_KEY
 
 
-def make(strategy, aggregation="none"):
+def make(strategy, aggregation):
     with strategy.scope():
         return keras.Variable([1.0, 2.0], aggregation=aggregation, trainable=False)
 
 
-def test_outside_of_replicas_every_copy_is_assigned(strategy):
-    variable = make(strategy)
+@pytest.mark.parametrize(
+    ("aggregation", "second"), [("none", [5.0, 6.0]), ("sum", [0.0, 0.0])]
+)
+def test_outside_of_replicas_what_adds_up_is_assigned_once_and_else_every_copy(
+    strategy, aggregation, second
+):
+    variable = make(strategy, aggregation)
 
     mirrored.assign_here(variable, tf.constant([5.0, 6.0]))
 
-    for value in mirrored.values_here(variable):
-        assert value.numpy().tolist() == [5.0, 6.0]
-
-
-def test_what_adds_up_is_assigned_once(strategy):
-    variable = make(strategy, "sum")
-
-    mirrored.assign_here(variable, tf.constant([5.0, 6.0]))
-
-    first, second = (value.numpy().tolist() for value in mirrored.values_here(variable))
-    assert (first, second) == ([5.0, 6.0], [0.0, 0.0])
+    values = [value.numpy().tolist() for value in mirrored.values_here(variable)]
+    assert values == [[5.0, 6.0], second]
     assert mirrored.value_here(variable).numpy().tolist() == [5.0, 6.0]
 
 

@@ -30,6 +30,12 @@ PER_WEIGHT = {
     },
     "SGD": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
     "Lars": lambda: Lars(0.1),
+    **{
+        f"averages, overwritten each {every}": lambda every=every: keras.optimizers.SGD(
+            0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=every
+        )
+        for every in (None, 1)
+    },
 }
 SHAPES, OWNERS = ((4, 6), (4, 4), (6,), (3, 3)), (0, 1, 0, 1)
 
@@ -67,6 +73,11 @@ def weights(shapes=SHAPES):
     ]
 
 
+def small_model(strategy):
+    with strategy.scope():
+        return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+
+
 def dense(variable, value):
     return tf.fill(variable.shape, value)
 
@@ -78,6 +89,7 @@ def trained(make, variables, run=lambda call: call(), gradient_of=dense):
     for factor in (0.5, 2.0):
         gradients = [gradient_of(v, factor) for v in variables]
         run(lambda g=gradients: optimizer.apply(g, variables))
+    optimizer.finalize_variable_values(variables)
     return optimizer
 
 
@@ -167,26 +179,6 @@ def test_what_needs_the_whole_weight_keeps_one_owner(strategy, make, shape, cons
     assert owners - {None} == {0}
 
 
-@pytest.mark.parametrize("overwrite", [None, 1])
-def test_averages_are_kept_by_owners(strategy, overwrite):
-    def make():
-        return keras.optimizers.SGD(
-            0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=overwrite
-        )
-
-    own, plain = weights(), weights()
-    with strategy.scope():
-        optimizer = trained(make, own, strategy.run)
-    right = trained(make, plain)
-    optimizer.finalize_variable_values(own)
-    right.finalize_variable_values(plain)
-
-    kept = [not is_elsewhere(v) for v in optimizer._model_variables_moving_average]
-    assert kept == [True, False, True, False]
-    for i in (0, 2):
-        np.testing.assert_array_equal(own[i].numpy(), plain[i].numpy())
-
-
 def test_each_rank_accumulates_gradients_of_all_weights(strategy):
     variables = weights()
     with strategy.scope():
@@ -252,8 +244,7 @@ def test_an_optimizer_that_may_look_across_weights_is_refused(strategy, make, na
         f"Received: {name}. Use one of {NAMES}, tfdist.optimizers, or loss scaling "
         "around it, or leave out shard_optimizer."
     )
-    with strategy.scope():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model = small_model(strategy)
     with strategy.scope(), pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         model.compile(make(), "mse")
     with strategy.scope(), pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
@@ -268,15 +259,13 @@ def test_an_optimizer_built_before_is_refused(strategy):
         "Received: mine, built before. Build it in strategy.scope(), or leave that to "
         "fit."
     )
-    with strategy.scope():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model = small_model(strategy)
     with strategy.scope(), pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         model.compile(optimizer, "mse")
 
 
 def test_callbacks_that_save_on_the_chief_alone_are_refused(strategy, tmp_path):
-    with strategy.scope():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model = small_model(strategy)
     callback = keras.callbacks.BackupAndRestore(str(tmp_path))
     text = (
         "With shard_optimizer=True, all ranks must save a model together. Received: "
@@ -288,8 +277,8 @@ def test_callbacks_that_save_on_the_chief_alone_are_refused(strategy, tmp_path):
 
 
 def test_checkpoints_of_tensorflow_are_refused(strategy, tmp_path):
+    model = small_model(strategy)
     with strategy.scope():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
         model.optimizer.build(model.trainable_variables)
     for save in (

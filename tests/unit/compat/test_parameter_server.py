@@ -2,43 +2,13 @@
 
 import inspect
 import logging
-import threading
 from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
-from tensorflow.python.distribute.coordinator import (
-    cluster_coordinator,
-)
+from tensorflow.python.distribute.coordinator import cluster_coordinator
 
 from tfdist.compat import parameter_server as compat
-
-OVERRIDDEN = [
-    "_call_for_each_replica",
-    "_create_variable",
-    "_num_replicas_in_sync",
-    "_replica_ctx_all_reduce",
-    "_replica_ctx_update",
-    "_update",
-    "_use_merge_call",
-]
-
-
-def parameters(function):
-    return list(inspect.signature(function).parameters)
-
-
-@pytest.mark.parametrize("name", OVERRIDDEN)
-def test_what_strategies_override_is_there(name):
-    assert hasattr(compat.ServerExtended, name)
-
-
-def test_the_base_class_takes_what_we_give_it():
-    assert parameters(compat.ServerExtended.__init__)[1:] == [
-        "container_strategy",
-        "cluster_resolver",
-        "variable_partitioner",
-    ]
 
 
 @pytest.fixture
@@ -49,22 +19,6 @@ def closures():
 @pytest.fixture
 def coordinator(closures):
     return SimpleNamespace(_cluster=SimpleNamespace(closure_queue=closures))
-
-
-def test_work_is_given_to_the_cluster_as_a_function(coordinator, closures):
-    calls = []
-    worker = SimpleNamespace(
-        worker_index=1,
-        device_name="/cpu:0",
-        executor=compat._executor.new_executor(enable_async=False),
-    )
-    waiting = threading.Thread(target=lambda: calls.append(closures.get()))
-    waiting.start()
-    compat.schedule(coordinator, lambda: calls.append(compat.current_worker()))
-    waiting.join(20)
-    calls.pop().execute_on(worker)
-
-    assert calls == [1]
 
 
 def test_an_error_is_taken_without_a_wait_and_once(coordinator, closures):
@@ -105,17 +59,6 @@ def test_what_tensorflow_may_do_again_is_told_from_errors(error, expected):
 
 
 # Reading.
-
-
-def test_a_tape_takes_a_value_for_a_read_of_the_variable():
-    variable = tf.Variable(3.0)
-    value = variable.read_value()
-    with tf.GradientTape() as tape:
-        read = compat.as_read(variable, value)
-        square = read * read
-
-    assert tape.watched_variables() == (variable,)
-    assert float(tape.gradient(square, variable)) == 6.0
 
 
 def test_a_late_value_is_what_it_is_set_to_wherever_the_function_is_called():

@@ -228,10 +228,16 @@ def tf_config(monkeypatch, cluster, task, index):
 WORKERS = {"worker": ["a:1", "b:1", "c:1"]}
 
 
-def test_each_rank_keeps_its_rows_of_every_batch():
+def test_each_rank_keeps_its_rows_of_every_batch(monkeypatch):
     parts = [rows(shard(whole(), rank=rank, size=3)) for rank in range(3)]
-
     assert parts == [[[0], [4], []], [[1], [5], [8]], [[2, 3], [6, 7], [9]]]
+
+    # One rank has the dataset itself.
+    dataset = whole()
+    assert shard(dataset) is dataset
+    assert not is_rank_part(dataset)
+    tf_config(monkeypatch, WORKERS, "worker", 2)
+    assert rows(shard(dataset)) == parts[2]
 
 
 @pytest.mark.parametrize(("batch", "batches"), [(64, 16), (10, 101)])
@@ -240,20 +246,6 @@ def test_the_number_of_batches_is_known_and_that_of_one_process(batch, batches):
 
     for part in [*own, own[0].map(lambda x: x + 1).prefetch(1)]:
         assert len(part) == len(list(part)) == batches
-
-
-def test_one_rank_has_the_dataset_itself():
-    dataset = whole()
-
-    assert shard(dataset) is dataset
-    assert not is_rank_part(dataset)
-
-
-def test_the_rank_is_that_of_this_process(monkeypatch):
-    tf_config(monkeypatch, WORKERS, "worker", 2)
-
-    assert rank_and_size(None, None) == (2, 3)
-    assert rows(shard(whole())) == [[2, 3], [6, 7], [9]]
 
 
 def test_with_parameter_servers_all_data_is_there(monkeypatch):

@@ -1,4 +1,4 @@
-"""Links on the site, commands that are copied, tables, the version."""
+"""Links on the site, commands that are copied, tables."""
 
 import html
 import importlib.util
@@ -9,8 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 from page_blocks import all_blocks
-
-import tfdist
 
 FILE = Path(__file__).parents[3] / "docs" / "site_hooks.py"
 
@@ -43,13 +41,26 @@ def test_a_link_leads_to_the_same_page(hooks, target, place, moved):
     assert hooks.moved(target, place) == moved
 
 
-def test_links_to_elsewhere_and_anchors_stay(hooks):
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="callbacks.md"))
-    text = "[a](https://example.org/b) [c](#d) [e](../examples/README.md#f)"
+@pytest.mark.parametrize(
+    ("place", "text", "moved"),
+    [
+        (
+            "callbacks.md",
+            "[a](https://example.org/b) [c](#d) [e](../examples/README.md#f)",
+            "[a](https://example.org/b) [c](#d) [e](examples/README.md#f)",
+        ),
+        (
+            "index.md",
+            "[a](tests/b.py), [c](docs/d.md), [e](LICENSE), [f](../tests/g.py)",
+            "a, [c](d.md), e, f",
+        ),
+    ],
+    ids=["elsewhere and anchors", "not on the site"],
+)
+def test_other_links_of_a_page(hooks, place, text, moved):
+    page = SimpleNamespace(file=SimpleNamespace(src_uri=place))
 
-    moved = hooks.on_page_markdown(text, page)
-
-    assert moved == "[a](https://example.org/b) [c](#d) [e](examples/README.md#f)"
+    assert hooks.on_page_markdown(text, page) == moved
 
 
 def test_a_notebook_is_a_page_with_its_output(hooks):
@@ -83,28 +94,6 @@ def test_the_notebook_has_been_run_and_shows_no_lines_of_tensorflows_start(hooks
     assert [cell["execution_count"] for cell in code] == [*range(1, len(code) + 1)]
     assert {output["name"] for output in outputs} == {"stdout"}
     assert outputs[-1]["text"] == ["equal\n"]
-
-
-def test_tests_are_not_on_the_site(hooks):
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
-
-    text = "[a](tests/b.py), [c](docs/d.md), [e](LICENSE), [f](../tests/g.py)"
-
-    assert hooks.on_page_markdown(text, page) == "a, [c](d.md), e, f"
-
-
-def test_a_page_of_the_root_comes_late_in_a_search(hooks):
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="CHANGELOG.md"), meta={})
-
-    hooks.on_page_markdown("", page)
-
-    assert page.meta["search"]["boost"] < 1
-
-
-def test_the_header_has_the_version(hooks):
-    config = hooks.on_config({"site_name": "tfdist"})
-
-    assert config["site_name"] == f"tfdist {tfdist.__version__}"
 
 
 def test_a_prompt_is_in_a_console_block_only():

@@ -22,8 +22,8 @@ ONES = np.ones((8, 4), "float32")
 class Strategy(StepRunner):
     """A process alone with four parts, and with threads as they are."""
 
-    def __init__(self):
-        collective = SingleCollective()
+    def __init__(self, collective=None):
+        collective = collective or SingleCollective()
         reducer = TreeReducer(collective)
         hooks = VirtualRankHooks(collective, reducer, Arithmetic(4, 1))
         self._start(ProcessReplicaExtended(self, collective, reducer, hooks=hooks))
@@ -379,8 +379,8 @@ def test_weights_without_a_gradient_have_none():
     np.testing.assert_array_equal(layer.unused, np.ones(2))
 
 
-def test_parts_draw_different_numbers_and_states_advance_once():
-    drawn = []
+def noting(drawn):
+    """Return a layer that adds the numbers that it draws in steps to a list."""
 
     class Noting(keras.layers.Layer):
         def __init__(self):
@@ -393,7 +393,12 @@ def test_parts_draw_different_numbers_and_states_advance_once():
                 drawn.append(number.numpy())
             return inputs
 
-    layer = Noting()
+    return Noting()
+
+
+def test_parts_draw_different_numbers_and_states_advance_once():
+    drawn = []
+    layer = noting(drawn)
     right = keras.random.SeedGenerator(1)
     with Strategy().scope():
         model = model_with(layer, run_eagerly=True)
@@ -405,3 +410,26 @@ def test_parts_draw_different_numbers_and_states_advance_once():
     right.state.assign(state)
     assert drawn[0] == keras.random.uniform((), seed=right).numpy()
     np.testing.assert_array_equal(layer.seeds.state, right.state)
+
+
+class SecondOfTwo(SingleCollective):
+    """Rank 1 of two, whose other rank sends the same."""
+
+    rank, size = 1, 2
+
+    def exchange(self, name, value, *, joint=True):
+        return [value] * 2
+
+
+def test_a_rank_draws_what_one_process_draws_for_its_parts():
+    drawn, by_place = [], []
+    for collective in (SingleCollective(), SecondOfTwo()):
+        with Strategy(collective).scope():
+            model = model_with(noting(drawn), run_eagerly=True)
+            drawn.clear()
+            fit(model)
+        by_place.append([*drawn])
+
+    of_all, own = by_place
+    assert len(own) == 2
+    assert own == of_all[2:]

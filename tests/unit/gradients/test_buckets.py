@@ -11,30 +11,31 @@ from tfdist.gradients.buckets import (
     plan_neighbours,
 )
 
-F = "float32"
-
 
 @pytest.mark.parametrize(
-    ("sizes", "bucket_bytes", "first", "buckets"),
+    ("sizes", "kinds", "bucket_bytes", "first", "buckets"),
     [
-        ([], 8, 4, []),
-        ([4, 4, 4, 4], 8, 4, [[3], [2, 1], [0]]),
-        ([4, 4, 4, 4], 100, 100, [[3, 2, 1, 0]]),
-        ([4, ALONE_BYTES, 4], 0, 100, [[2], [1], [0]]),
-        ([100, 1, 1, 100], 10, 10, [[3], [2, 1, 0]]),
-        ([0, 0, 4, 0], 4, 4, [[3, 2], [1, 0]]),
+        ([], "", 8, 4, []),
+        ([4, 4, 4, 4], "aaaa", 8, 4, [[3], [2, 1], [0]]),
+        ([4, 4, 4, 4], "aaaa", 100, 100, [[3, 2, 1, 0]]),
+        ([4, ALONE_BYTES, 4], "aaa", 0, 100, [[2], [1], [0]]),
+        ([100, 1, 1, 100], "aaaa", 10, 10, [[3], [2, 1, 0]]),
+        ([0, 0, 4, 0], "aaaa", 4, 4, [[3, 2], [1, 0]]),
         # A large one is sent alone; the small ones around it still travel together.
-        ([4, ALONE_BYTES, 4], 2**30, 2**30, [[2, 0], [1]]),
-        ([ALONE_BYTES - 1, 4], 2**30, 2**30, [[1, 0]]),
-        ([4, 4, 4, ALONE_BYTES], 8, 4, [[3], [2], [1, 0]]),
+        ([4, ALONE_BYTES, 4], "aaa", 2**30, 2**30, [[2, 0], [1]]),
+        ([ALONE_BYTES - 1, 4], "aa", 2**30, 2**30, [[1, 0]]),
+        ([4, 4, 4, ALONE_BYTES], "aaaa", 8, 4, [[3], [2], [1, 0]]),
+        ([4, 4, ALONE_BYTES, 4, 4], "abaab", 100, 100, [[4, 1], [3, 0], [2]]),
         # The first bucket holds 1 MiB.
-        ([2**19] * 5, 2**30, 2**20, [[4, 3], [2, 1, 0]]),
+        ([2**19] * 5, "aaaaa", 2**30, 2**20, [[4, 3], [2, 1, 0]]),
+        # Kinds are kept apart, and each has a small first bucket.
+        ([4] * 6, "ababab", 8, 4, [[5], [4], [3, 1], [2, 0]]),
     ],
 )
 def test_the_last_tensors_come_first_and_full_buckets_are_closed(
-    sizes, bucket_bytes, first, buckets
+    sizes, kinds, bucket_bytes, first, buckets
 ):
-    assert plan_buckets(sizes, [F] * len(sizes), bucket_bytes, first) == buckets
+    assert plan_buckets(sizes, kinds, bucket_bytes, first) == buckets
 
 
 def test_a_negative_size_is_refused():
@@ -44,19 +45,6 @@ def test_a_negative_size_is_refused():
         r"to send each gradient by itself\.",
     ):
         plan_buckets([], [], -1)
-
-
-def test_kinds_are_kept_apart_and_each_has_a_small_first_bucket():
-    kinds = ["a", "b", "a", "b", "a", "b"]
-
-    assert plan_buckets([4] * 6, kinds, 8, 4) == [[5], [4], [3, 1], [2, 0]]
-
-
-def test_a_large_tensor_leaves_the_buckets_of_every_kind_open():
-    sizes = [4, 4, ALONE_BYTES, 4, 4]
-    kinds = ["a", "b", "a", "a", "b"]
-
-    assert plan_buckets(sizes, kinds, 100, 100) == [[4, 1], [3, 0], [2]]
 
 
 def test_neighbours_of_one_kind_go_together_until_a_bucket_is_full():

@@ -151,23 +151,6 @@ def test_factors_are_those_of_shares(options, factors, total):
 
 
 @pytest.mark.parametrize(
-    ("options", "each"),
-    [({}, 1.0), ({"op": "sum"}, 2.0), ({"gradient_predivide_factor": 3.0}, 1.0)],
-)
-def test_sparse_gradients_are_gathered_and_mean_the_same_as_dense(options, each):
-    collective = Fusing(size=2)
-
-    found = reducer_on(collective, **options).reduce(
-        GradientPlan([slices(1.0), None]), "g"
-    )
-
-    assert collective.groups == []
-    assert found[0].values.numpy().tolist() == [[each, each]] * 2
-    assert found[0].indices.numpy().tolist() == [0, 0]
-    assert found[1] is None
-
-
-@pytest.mark.parametrize(
     ("op", "sent"),
     # Shares need no care for the range of float16, whole gradients do.
     [("average", 4096.0), ("adasum", 1024.0)],

@@ -1,5 +1,7 @@
 """A job of one process, as Horovod gives it to a script that is run by itself."""
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
@@ -12,6 +14,17 @@ def hvd():
 
     hvd.init()
     return hvd
+
+
+@pytest.fixture
+def pretend(monkeypatch):
+    """A function that lets callbacks take this process for a rank of several."""
+
+    def pretend(rank, size):
+        native = SimpleNamespace(rank=lambda: rank, size=lambda: size)
+        monkeypatch.setattr("tfdist.horovod.callbacks.native", native)
+
+    return pretend
 
 
 @pytest.fixture

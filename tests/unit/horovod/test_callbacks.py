@@ -34,10 +34,8 @@ def test_the_path_is_set_before_fit(hvd, compiled, fit, tmp_path):
     np.testing.assert_array_equal(keras.models.load_model(path).get_weights(), best)
 
 
-def test_other_ranks_write_nothing(hvd, compiled, fit, tmp_path, monkeypatch):
-    native = type("Native", (), {"rank": lambda: 1})
-    module = "tfdist.horovod.callbacks"
-    monkeypatch.setattr(f"{module}.native", native)
+def test_other_ranks_write_nothing(hvd, compiled, fit, tmp_path, pretend):
+    pretend(rank=1, size=2)
     path = tmp_path / "best.keras"
     every_batch = {"monitor": "loss", "save_freq": 1}
     fit(hvd.callbacks.BestModelCheckpoint(**every_batch, filepath=path))

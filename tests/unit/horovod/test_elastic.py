@@ -1,6 +1,5 @@
 """Elastic states, their callbacks, and recovery, in one process."""
 
-import types
 from types import SimpleNamespace
 
 import keras
@@ -64,42 +63,26 @@ def test_the_passes_of_a_started_step_are_dropped(hvd, model, how, is_scaled):
     assert seen == [0.0, -2.0]
 
 
-def unnamed(*layers, **compile_options):
-    model = keras.Sequential(layers, name="mine")
-    if compile_options:
-        model.compile(**compile_options)
-    return model
-
-
 @pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (
-            lambda hvd: hvd.elastic.KerasState(
-                unnamed(keras.layers.Dense(1), optimizer="sgd")
-            ),
-            r"^The state must have a built model and an optimizer\. Received: the mode"
-            r"l 'mine' with built=False, .* Begin the model with keras\.Input and comp",
-        ),
-        (
-            lambda hvd: hvd.elastic.KerasState(
-                unnamed(keras.Input((2,)), keras.layers.Dense(1))
-            ),
-            r"^The state must have a built model .* built=True, and optimizer=None",
-        ),
-        (
-            lambda hvd: hvd.elastic.TensorFlowState([tf.Variable(1.0)], session="s"),
-            r"^TensorFlowState needs variables and no session, .* session='s'",
-        ),
-        (
-            lambda hvd: hvd.elastic.TensorFlowState(),
-            r"Received: variables=None, session=None\. For a Keras model, use KerasS",
-        ),
-    ],
+    ("is_built", "is_compiled", "received"),
+    [(False, True, "'mine' with built=False, "), (True, False, "and optimizer=None")],
 )
-def test_what_makes_no_state_is_refused(hvd, make, text):
-    with pytest.raises(ValueError, match=text):
-        make(hvd)
+def test_a_model_that_makes_no_state_is_refused(hvd, is_built, is_compiled, received):
+    inputs = [keras.Input((2,))] if is_built else []
+    model = keras.Sequential([*inputs, keras.layers.Dense(1)], name="mine")
+    if is_compiled:
+        model.compile("sgd")
+    text = "^The state must have a built model and an optimizer. Received: .*"
+    with pytest.raises(ValueError, match=f"{text}{received}.* Begin the model with"):
+        hvd.elastic.KerasState(model)
+
+
+def test_a_state_of_tensorflow_needs_variables_and_no_session(hvd):
+    with pytest.raises(ValueError, match=r"^TensorFlowState needs .* session='s'"):
+        hvd.elastic.TensorFlowState([tf.Variable(1.0)], session="s")
+    received = r"Received: variables=None, session=None\. For a Keras model, use KerasS"
+    with pytest.raises(ValueError, match=received):
+        hvd.elastic.TensorFlowState()
 
 
 @pytest.fixture
@@ -185,23 +168,19 @@ def test_other_errors_are_raised(hvd, state, error):
     assert raised.value is error
 
 
-class State:
-    def __init__(self, model):
-        self.model = model
-        self.steps = []
-
-    def commit(self):
-        self.steps.append(int(self.model.optimizer.iterations.numpy()))
-
-
 def test_it_commits_every_third_batch_and_each_epoch(hvd, model, fit):
-    state = State(model)
+    steps = []
+
+    def note():
+        steps.append(int(model.optimizer.iterations.numpy()))
+
+    state = SimpleNamespace(commit=note)
     commit = hvd.callbacks.CommitStateCallback(state, batches_per_commit=3)
     fit(commit, epochs=2)
     # The count begins anew, in the state as on ranks that have joined.
     fit(commit)
 
-    assert state.steps == [3, 4, 6, 8, 11, 12]
+    assert steps == [3, 4, 6, 8, 11, 12]
 
 
 class Batches(keras.callbacks.Callback):
@@ -220,7 +199,7 @@ class Batches(keras.callbacks.Callback):
 
 
 def test_a_resumed_epoch_has_fewer_steps(hvd, model, fit):
-    state = types.SimpleNamespace(batch=2)
+    state = SimpleNamespace(batch=2)
     update, batches = hvd.callbacks.UpdateBatchStateCallback(state), Batches(state)
     history = fit(update, batches, epochs=2)
     state.batch = 3
@@ -245,14 +224,14 @@ def test_another_callback_can_stop_the_training(hvd, fit, by):
             if by == "epoch":
                 self.model.stop_training = True
 
-    state = types.SimpleNamespace(batch=2)
+    state = SimpleNamespace(batch=2)
     history = fit(Stop(), hvd.callbacks.UpdateBatchStateCallback(state), epochs=3)
 
     assert len(history["loss"]) == 1
 
 
 def test_data_of_unknown_length_has_whole_epochs(hvd, model):
-    state = types.SimpleNamespace(batch=2)
+    state = SimpleNamespace(batch=2)
     seen = []
 
     def batches():
@@ -269,7 +248,7 @@ def test_data_of_unknown_length_has_whole_epochs(hvd, model):
 
 @pytest.mark.parametrize("by_initial_epoch", [True, False])
 def test_an_interrupted_training_counts_to_its_end(hvd, fit, by_initial_epoch):
-    state = types.SimpleNamespace(epoch=0)
+    state = SimpleNamespace(epoch=0)
     update = hvd.callbacks.UpdateEpochStateCallback(state)
     seen = []
     fit(update, epochs=2)

@@ -61,15 +61,8 @@ def test_a_schedule_of_keras_is_refused(hvd, model, fit):
         fit(hvd.callbacks.LearningRateScheduleCallback(0.1, 0.5))
 
 
-@pytest.fixture
-def four_ranks(hvd, monkeypatch):
-    """A warm-up that believes to be one of four ranks."""
-    module = "tfdist.horovod.callbacks"
-    native = type("Native", (), {"size": lambda: 4, "rank": lambda: 0})
-    monkeypatch.setattr(f"{module}.native", native)
-
-
-def test_it_ends_on_the_whole_rate(hvd, four_ranks, fit, rates, capsys):
+def test_it_ends_on_the_whole_rate(hvd, pretend, fit, rates, capsys):
+    pretend(rank=0, size=4)
     warmup = hvd.callbacks.LearningRateWarmupCallback(0.8, warmup_epochs=2, verbose=1)
     # 0.2 for one rank, then 0.6 in eight steps.
     expected = [0.275, 0.35, 0.425, 0.5, 0.575, 0.65, 0.725, 0.8]

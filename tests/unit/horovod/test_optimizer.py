@@ -21,13 +21,6 @@ def test_it_has_the_class_name_and_the_config_of_the_optimizer(hvd):
     assert made.reduction is wrapped.reduction
 
 
-def small_model(optimizer):
-    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    model.compile(optimizer, keras.losses.MeanSquaredError())
-    model.fit(np.ones((4, 3)), np.ones((4, 2)), verbose=0)
-    return model
-
-
 def test_a_trained_optimizer_is_told_to_begin_anew(hvd):
     optimizer = keras.optimizers.SGD()
     optimizer.build([keras.Variable(0.0)])
@@ -135,11 +128,8 @@ def test_of_an_hdf5_file_keras_reads_no_slots(hvd, saved, model):
 
 
 @pytest.mark.parametrize("name", ["model.keras", "model.h5"])
-def test_a_saved_model_loads_in_plain_keras(hvd, tmp_path, name):
-    path = tmp_path / name
-    small_model(hvd.DistributedOptimizer(keras.optimizers.Adam(clipnorm=1.0))).save(
-        path
-    )
+def test_a_saved_model_loads_in_plain_keras(hvd, saved, name):
+    path = saved(hvd.DistributedOptimizer(keras.optimizers.Adam(clipnorm=1.0)), name)
     optimizer = keras.models.load_model(path).optimizer
 
     assert type(optimizer) is keras.optimizers.Adam

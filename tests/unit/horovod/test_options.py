@@ -15,20 +15,14 @@ pytestmark = pytest.mark.requires("horovodrun")
         ({"op": "Max"}, "^op must be Average, Sum or Adasum"),
         ({"op": "Adasum", "groups": 2}, "^Adasum goes without groups"),
         ({"op": "Sum", "gradient_predivide_factor": 2.0}, "goes with op=Average only"),
-        (
-            {"gradient_predivide_factor": 0.0},
-            "^gradient_predivide_factor must be posit",
-        ),
+        ({"gradient_predivide_factor": 0.0}, "^gradient_predivide_factor must be pos"),
         ({"groups": 0}, "^groups must be a positive number, or a list of lists"),
         ({"groups": [1, 2]}, "^groups must be a positive number"),
         ({"backward_passes_per_step": 1.5}, "^backward_passes_per_step must be a pos"),
         ({"process_set": [0]}, "^process_set must be a ProcessSet that Horovod knows"),
         ({"compression": "fp16"}, "^compression must be Compression.none or"),
         ({"local_layers": [1]}, "^local_layers must be Keras layers that have been"),
-        (
-            {"local_layers": keras.layers.Dense(1)},
-            "^local_layers must be Keras layers that have been built.*Build the model",
-        ),
+        ({"local_layers": keras.layers.Dense(1)}, "^local_layers .* been built.*Build"),
     ],
     ids=str,
 )
@@ -41,10 +35,9 @@ def test_options_that_cannot_be_honoured_are_refused(hvd, options, text):
         wrap(keras.optimizers.SGD(), **options)
 
 
-def test_adasum_is_refused_over_gloo(hvd, monkeypatch):
-    monkeypatch.setattr(hvd.ProcessSet, "size", lambda self: 2)
-    monkeypatch.setattr("horovod.tensorflow.mpi_enabled", lambda: False)
-    with pytest.raises(ValueError, match=r"^Adasum needs MPI .*2 processes, all ranks"):
+def test_adasum_is_refused_on_three_processes(hvd, monkeypatch):
+    monkeypatch.setattr(hvd.ProcessSet, "size", lambda self: 3)
+    with pytest.raises(ValueError, match=r"^Adasum needs MPI .*3 processes, all ranks"):
         hvd.DistributedOptimizer(keras.optimizers.SGD(), op=hvd.Adasum)
 
 

@@ -32,15 +32,6 @@ def test_gradients_of_embeddings_stay_sparse_unless_told_otherwise(hvd, is_dense
     assert tf.convert_to_tensor(gradient).numpy().ravel().tolist() == [0, 1, 0, 1]
 
 
-def test_a_variable_of_keras_is_local_by_its_inner_one_too(hvd):
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD())
-    x = keras.Variable(0.0)
-    optimizer.register_local_var(x)
-    optimizer.register_local_var(x.value)
-
-    assert len(optimizer._local_keys) == 1
-
-
 def test_tapes_of_equal_options_share_what_is_compiled(hvd):
     def reduction(**options):
         return hvd.DistributedGradientTape(tf.GradientTape(), **options)._reduction

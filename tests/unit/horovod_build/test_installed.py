@@ -1,7 +1,6 @@
-"""Finding TensorFlow and Horovod without importing them; the folders are made here."""
+"""Finding TensorFlow and Horovod without importing them."""
 
 import sys
-import sysconfig
 from importlib import metadata
 
 import pytest
@@ -14,41 +13,20 @@ from tfdist.horovod_build.installed import (
     parts_in,
 )
 
-LIBRARY = f"horovod/tensorflow/mpi_lib{sysconfig.get_config_var('EXT_SUFFIX')}"
-
-
-@pytest.fixture
-def site(tmp_path, monkeypatch):
-    """Return the folder of an environment that has no packages."""
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.setattr(sys, "path_importer_cache", {})
-    for name in ("tensorflow", "horovod"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    return tmp_path
-
-
-def write(site, package, version, distribution=None):
-    distribution = distribution or package
-    (site / package).mkdir()
-    (site / f"{package}/__init__.py").write_text("raise ImportError('imported')\n")
-    info = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Name: {distribution}\nVersion: {version}\n")
-
 
 def test_the_installed_tensorflow():
     assert find_tensorflow().version == metadata.version("tensorflow")
 
 
 @pytest.mark.parametrize("distribution", ["tensorflow", "tf-nightly"])
-def test_tensorflow_is_found_under_each_of_its_names(site, distribution):
-    write(site, "tensorflow", "2.21.0", distribution)
+def test_tensorflow_is_found_under_each_of_its_names(write, distribution):
+    include = write("tensorflow", "2.21.0", distribution) / "include"
     with pytest.raises(BuildError, match=r"Received: TensorFlow 2.21.0, without /"):
         find_tensorflow()
 
-    (site / "tensorflow/include").mkdir()
+    include.mkdir()
     assert find_tensorflow().version == "2.21.0"
-    assert find_tensorflow().include == site / "tensorflow/include"
+    assert find_tensorflow().include == include
     assert "tensorflow" not in sys.modules
 
 
@@ -68,11 +46,11 @@ def test_an_empty_environment():
         ("", None),
     ],
 )
-def test_the_installed_horovod(site, note, built_for):
-    write(site, "horovod", "0.28.1")
-    (site / "horovod/metadata.json").write_text(note)
+def test_the_installed_horovod(write, note, built_for):
+    folder = write("horovod", "0.28.1")
+    (folder / "metadata.json").write_text(note)
 
-    assert find_installed() == Installed("0.28.1", site / "horovod", built_for)
+    assert find_installed() == Installed("0.28.1", folder, built_for)
     assert "horovod" not in sys.modules
 
 
@@ -83,12 +61,11 @@ def test_the_installed_horovod(site, note, built_for):
         (b"..14GlooController..13MPIController..", ("Gloo", "MPI")),
         (b"nothing", ()),
         (b"", None),
-        (None, None),
     ],
 )
-def test_the_parts_of_a_library(tmp_path, content, parts):
-    (tmp_path / LIBRARY).parent.mkdir(parents=True)
-    if content is not None:
-        (tmp_path / LIBRARY).write_bytes(content)
+def test_the_parts_of_a_library(horovod, content, parts):
+    assert parts_in(horovod(content).folder) == parts
 
-    assert parts_in(tmp_path / "horovod") == parts
+
+def test_without_a_library_there_are_no_parts(write):
+    assert parts_in(write("horovod", "0.28.1")) is None

@@ -1,8 +1,6 @@
 """The check of an installed Horovod; a script stands for its launcher."""
 
 import io
-import stat
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,6 @@ import pytest
 from tfdist.horovod_build import installed as module
 from tfdist.horovod_build.installed import (
     BuildError,
-    Installed,
     TensorFlow,
     check,
     check_fit,
@@ -18,45 +15,31 @@ from tfdist.horovod_build.installed import (
     try_all_reduce,
 )
 
-FOLDER = Path("/site/horovod")
-HOROVOD = Installed("0.28.1", FOLDER, "2.21.0")
+WITH_MPI = b"GlooController MPIController"
 TENSORFLOW = TensorFlow("2.21.0", Path("/site/tensorflow/include"))
 # The tag of an empty line follows without a line break, as of mpirun.
 BOTH = "[1]:tfdist-trial 1 2 3.0 3.0[1]:\n[0]:tfdist-trial 0 2 3.0 3.0[0]:\n"
 
 
-@pytest.fixture(autouse=True)
-def parts(monkeypatch):
-    """Pretend that a Horovod with MPI is installed; return its parts, to be changed."""
-    parts = ["Gloo", "MPI"]
-    monkeypatch.setattr(module, "find_installed", lambda: HOROVOD)
-    monkeypatch.setattr(module, "find_tensorflow", lambda: TENSORFLOW)
-    monkeypatch.setattr(module, "parts_in", lambda folder: tuple(parts))
-    return parts
-
-
 @pytest.fixture
-def launcher(tmp_path, monkeypatch):
+def launcher(python):
     """Return a function that sets what the trial prints, and its exit code."""
 
     def answer(output, code=0):
-        program = tmp_path / "python"
-        program.write_text(
-            f"#!/bin/sh\nprintf '{output}'\necho\necho $7\nexit {code}\n"
-        )
-        program.chmod(program.stat().st_mode | stat.S_IXUSR)
-        monkeypatch.setattr(sys, "executable", str(program))
+        python(f"printf '{output}'\necho\necho $7\nexit {code}")
 
     return answer
 
 
-def test_a_horovod_that_works(launcher):
+def test_a_horovod_that_works(launcher, tensorflow, horovod):
+    tensorflow()
+    folder = horovod(WITH_MPI).folder
     launcher(BOTH)
     stream = io.StringIO()
     check({}, stream=stream)
 
     assert stream.getvalue().splitlines() == [
-        "Horovod 0.28.1  /site/horovod",
+        f"Horovod 0.28.1  {folder}",
         "built for       TensorFlow 2.21.0",
         "installed       TensorFlow 2.21.0",
         "built in        Gloo, MPI",
@@ -73,28 +56,28 @@ def test_a_horovod_that_works(launcher):
         ("2.22.0-dev20260401", "2.22.0.dev20260401", True),
     ],
 )
-def test_versions_as_tensorflow_and_pip_write_them(built_for, version, fits):
+def test_versions_as_tensorflow_and_pip_write_them(horovod, built_for, version, fits):
+    installed = horovod(WITH_MPI, built_for=built_for)
     tensorflow = TensorFlow(version, TENSORFLOW.include)
-    horovod = Installed("0.28.1", FOLDER, built_for)
     if fits:
-        assert check_fit(horovod, tensorflow) == ("Gloo", "MPI")
+        assert check_fit(installed, tensorflow) == ("Gloo", "MPI")
     else:
         with pytest.raises(BuildError, match="Received: one for 2.1.10, and TensorFl"):
-            check_fit(horovod, tensorflow)
+            check_fit(installed, tensorflow)
 
 
-def test_horovod_that_is_missing_or_lacks_tensorflow(parts):
+def test_horovod_that_is_missing_or_lacks_tensorflow(horovod):
     with pytest.raises(BuildError, match="must be installed. .* Run: tfdist horovod i"):
         check_fit(None, TENSORFLOW)
-    parts.clear()
     with pytest.raises(BuildError, match="its part for TensorFlow. Received: Horovod"):
-        check_fit(HOROVOD, TENSORFLOW)
+        check_fit(horovod(b"nothing"), TENSORFLOW)
 
 
 @pytest.mark.parametrize(
     ("parts", "output", "code", "error"),
     [
         ("Gloo", "timed out", 1, "on Gloo. Received: exit code 1. .*GLOO_IFACE=lo .*"),
+        ("Gloo", BOTH, 3, "on Gloo. Received: exit code 3. "),
         ("Gloo", BOTH.replace("3.0", "2.0"), 0, "Received: a wrong or missing sum. "),
         ("Gloo", BOTH.splitlines()[0], 0, "Received: a wrong or missing sum. "),
         ("MPI", "", 1, "on MPI. .*mpirun -np 2 hostname"),

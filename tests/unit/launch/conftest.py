@@ -70,9 +70,20 @@ def assert_ends():
 
 
 @pytest.fixture
-def ssh(tmp_path):
+def write_program(tmp_path):
+    """Return a function that writes a program of the shell, and gives its path."""
+
+    def write(name, text):
+        program = tmp_path / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{text}\n")
+        program.chmod(0o755)
+        return str(program)
+
+    return write
+
+
+@pytest.fixture
+def ssh(write_program):
     """Return a command that takes ssh's place: its shell is on this machine."""
-    program = tmp_path / "ssh"
-    program.write_text('#!/bin/sh\nfor line; do :; done\nexec sh -c "$line"\n')
-    program.chmod(0o755)
-    return str(program)
+    return write_program("ssh", 'for line; do :; done\nexec sh -c "$line"')

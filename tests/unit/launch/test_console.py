@@ -196,30 +196,22 @@ def test_a_long_line_comes_in_pieces():
     assert max(map(len, lines)) < LONGEST_LINE + 1000
 
 
+# After the letter of the severity.
+PLACE = b"0000 00:00:1795457241.535736   19961 place.cc:153] "
+OLD_NODE = b"NodeDef mentions attribute use_unbounded_threadpool which is not in the op"
+
+
 @pytest.mark.parametrize(
     ("line", "is_shown"),
     [
-        (
-            b"WARNING: All log messages before absl::InitializeLog() is called are",
-            False,
-        ),
-        (b"I0000 00:00:1795457241.535736   19961 port.cc:153] oneDNN custom", False),
-        (b"W0000 00:00:1795457241.5   19961 local_rendezvous.cc:4] Local", False),
-        (
-            b"E0000 00:00:1795457241.5 9 gpu.cc:52] failed call to cuInit: UNKNOWN",
-            False,
-        ),
-        (
-            b"E0000 00:00:1795457241.5 9 util.cc:131] oneDNN supports DT_HALF only",
-            False,
-        ),
-        (
-            b"E0000 00:00:1795592538.476699   21943 node_def_util.cc:682] NodeDef "
-            b"mentions attribute use_unbounded_threadpool which is not in the op",
-            False,
-        ),
-        (b"E0000 00:00:1795457241.5 9 ops.cc:52] Matrix is not invertible", True),
-        (b"F0000 00:00:1795457241.5 9 ops.cc:52] Check failed", True),
+        (b"WARNING: All log messages before absl::InitializeLog() is called", False),
+        (b"I" + PLACE + b"oneDNN custom", False),
+        (b"W" + PLACE + b"Local", False),
+        (b"E" + PLACE + b"failed call to cuInit: UNKNOWN", False),
+        (b"E" + PLACE + b"oneDNN supports DT_HALF only", False),
+        (b"E" + PLACE + OLD_NODE, False),
+        (b"E" + PLACE + b"Matrix is not invertible", True),
+        (b"F" + PLACE + b"Check failed", True),
         (b"I1123 18:00:00.5 9 train.py:3] the user's own", True),
         (b"epoch 1", True),
     ],

@@ -1,19 +1,18 @@
 """The environment, rendezvous server and tuning of a Horovod job."""
 
+import signal
 import socket
+import subprocess
 import sys
 import sysconfig
 import urllib.error
 import urllib.request
+from contextlib import suppress
 
 import pytest
 
 from tfdist.cluster import Cluster, Task
-from tfdist.launch.horovod import (
-    identity_of,
-    rendezvous,
-    serve,
-)
+from tfdist.launch.horovod import identity_of, rendezvous
 from tfdist.launch.machine import free_ports
 
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
@@ -82,20 +81,16 @@ def test_a_port_that_is_taken(port):
 
 
 @pytest.mark.requires("horovodrun")
-def test_serving_by_hand_ends_with_ctrl_c(port, monkeypatch):
-    answers = []
+def test_serving_by_hand_ends_with_ctrl_c(port):
+    code = f"from tfdist.launch.horovod import serve; serve(2, {port})"
+    with subprocess.Popen([sys.executable, "-c", code]) as server:
+        while server.poll() is None:
+            with suppress(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+        server.send_signal(signal.SIGINT)
 
-    def interrupt():
-        with socket.create_connection(("127.0.0.1", port)) as connection:
-            answers.append(connection.getpeername())
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("signal.pause", interrupt)
-    monkeypatch.setattr("signal.signal", lambda number, handler: None)
-
-    serve(2, port)
-
-    assert answers == [("127.0.0.1", port)]
+        assert server.wait(60) == 0
 
 
 def test_a_missing_horovod(port, monkeypatch):
@@ -108,15 +103,11 @@ def test_a_missing_horovod(port, monkeypatch):
         pass
 
 
-def test_a_horovod_without_tensorflow(port, installed):
-    installed()
-    message = "^Horovod was built without TensorFlow. .* Run `tfdist horovod install`"
-    with pytest.raises(ImportError, match=message), rendezvous(2, port):
-        pass
-
-
-def test_a_horovod_without_gloo(port, installed):
-    installed(b"MPIController")
-    message = "^Horovod was built without Gloo, .* Run `tfdist horovod install`"
+@pytest.mark.parametrize(
+    ("content", "lack"), [(None, "TensorFlow. "), (b"MPIController", "Gloo, ")]
+)
+def test_a_horovod_that_lacks_a_part(port, installed, content, lack):
+    installed(content)
+    message = f"^Horovod was built without {lack}.* Run `tfdist horovod install`"
     with pytest.raises(ImportError, match=message), rendezvous(2, port):
         pass

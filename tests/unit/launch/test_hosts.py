@@ -182,11 +182,9 @@ def test_ranks_on_another_host_are_pinned_near_its_gpus(hosts, monkeypatch):
         assert [spec.cores for spec in specs] == [(2, 3), (0, 1)]
 
 
-def test_all_hosts_that_cannot_be_used_are_named(tmp_path):
-    program = tmp_path / "ssh"
-    program.write_text("#!/bin/sh\necho ssh: no way >&2\nexit 255\n")
-    program.chmod(0o755)
-    hosts = Hosts((HostSlots(A), HostSlots(B)), ssh=str(program))
+def test_all_hosts_that_cannot_be_used_are_named(write_program):
+    ssh = write_program("ssh", "echo ssh: no way >&2\nexit 255")
+    hosts = Hosts((HostSlots(A), HostSlots(B)), ssh=ssh)
 
     with (
         pytest.raises(OSError, match="no way") as caught,
@@ -218,12 +216,9 @@ def test_other_versions_are_refused(hosts, monkeypatch):
     )
 
 
-def test_a_signal_ends_the_waiting(tmp_path):
-    program = tmp_path / "ssh"
-    program.write_text("#!/bin/sh\nexec cat >&2\n")
-    program.chmod(0o755)
+def test_a_signal_ends_the_waiting(write_program):
     ear, mouth = socket.socketpair()
-    hosts = Hosts((HostSlots(A),), ssh=str(program))
+    hosts = Hosts((HostSlots(A),), ssh=write_program("ssh", "exec cat >&2"))
     with ear, mouth:
         mouth.send(b"\2")
         with (

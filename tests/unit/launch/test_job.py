@@ -5,15 +5,9 @@ import shlex
 import pytest
 
 from tfdist.cluster import Task
-from tfdist.launch.job import Job, ProcessSpec
+from tfdist.launch.job import ProcessSpec
 
 TRUE = ("/bin/true",)
-
-
-def test_the_number_of_processes():
-    assert Job(TRUE, size=3).process_count == 3
-    assert Job(TRUE, workers=3, ps=2).process_count == 6
-    assert Job(TRUE, workers=3, ps=2, evaluator=True).process_count == 7
 
 
 @pytest.mark.parametrize(

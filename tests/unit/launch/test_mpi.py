@@ -58,7 +58,6 @@ def test_tensorflow_is_asked_for_gpus_where_the_engine_depends_on_it(
     cores, has_device, found, engine, asked, monkeypatch
 ):
     environs = []
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setattr(mpirun, "_is_bundled", lambda: True)
     monkeypatch.setattr(mpirun, "available_cores", lambda: tuple(range(cores)))
     monkeypatch.setattr(mpirun, "may_use_gpu", lambda environ: has_device)

@@ -49,15 +49,13 @@ class Rank:
 
 
 @pytest.fixture
-def connect(ssh, tmp_path):
+def connect(ssh, write_program):
     """Return a function that connects to a host, by a script in place of ssh."""
     hosts = []
 
     def connect(script=None, **options):
         if script is not None:
-            (tmp_path / "other_ssh").write_text(f"#!/bin/sh\n{script}\n")
-            (tmp_path / "other_ssh").chmod(0o755)
-            options["ssh"] = str(tmp_path / "other_ssh")
+            options["ssh"] = write_program("other_ssh", script)
         hosts.append(RemoteHost(HOST, 2, **{"ssh": ssh, **options}))
         return hosts[-1]
 
@@ -102,13 +100,11 @@ def test_the_agent_introduces_itself_after_what_a_shell_prints(connect, monkeypa
     assert len(set(hello["ports"])) == 2
 
 
-def test_tfdist_that_is_not_installed(connect, tmp_path):
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
-    python.chmod(0o755)
+def test_tfdist_that_is_not_installed(connect, write_program):
+    python = write_program("python", f'exec {sys.executable} -I -S "$@"')
 
     with pytest.raises(OSError, match=f"^tfdist is not installed for {python} on"):
-        connect(python=str(python)).hello.result(SECONDS)
+        connect(python=python).hello.result(SECONDS)
 
 
 def test_another_program_than_an_agent(connect):

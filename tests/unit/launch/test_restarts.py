@@ -131,52 +131,60 @@ def test_spare_slots_take_the_place_of_a_host_that_stays_dead(
     assert restarts.next_slots(attempts) == slots
 
 
+FAILED = "rank {} failed with exit code 3 after 1.0 s."
+SLOT_2 = " Slot 2 on b stays dead and is left out: it goes on with {} processes."
+
+
 @pytest.mark.parametrize(
-    ("hosts", "slots", "line"),
+    ("hosts", "attempts", "slots", "line"),
     [
+        ("", [failed(1), failed(0, (0, 1))], (0, 1), FAILED.format(0)),
         (
-            "aabbcc",
-            (0, 1, 4, 5),
-            " Host b stays dead and is left out: it goes on with 4 processes. "
-            "In its place: host c.",
+            "",
+            [failed(1, (0, 2, 1))] * 2,
+            (0, 2),
+            FAILED.format(2)
+            + " Slot 1 stays dead and is left out: it goes on with 2 processes.",
+        ),
+        (
+            "",
+            [failed(1, (2, 1))] * 2,
+            (2,),
+            FAILED.format(1)
+            + " Slot 1 stays dead and is left out: it goes on with 1 process.",
         ),
         (
             "aabbcc",
+            [failed(2, FOUR)] * 2,
+            (0, 1, 4, 5),
+            FAILED.format(2) + " Host b stays dead and is left out: it goes on with 4 "
+            "processes. In its place: host c.",
+        ),
+        (
+            "aabbcc",
+            [failed(2, FOUR)] * 2,
             (0, 1, 3, 4),
-            " Slot 2 on b stays dead and is left out: it goes on with 4 processes. "
-            "In its place: host c.",
+            FAILED.format(2) + SLOT_2.format(4) + " In its place: host c.",
         ),
         (
             "aabb",
+            [failed(2, FOUR)] * 2,
             (0, 1, 3),
-            " Slot 2 on b stays dead and is left out: it goes on with 3 processes.",
+            FAILED.format(2) + SLOT_2.format(3),
+        ),
+        (
+            "abc",
+            [ON_B, NO_B],
+            (0, 2),
+            "No b. Host b stays dead and is left out: it goes on with 2 processes. "
+            "In its place: host c.",
         ),
     ],
 )
-def test_a_host_that_is_left_out_is_announced(hosts, slots, line):
-    restarts = Restarts(9, min_size=1, hosts=tuple(hosts))
+def test_a_restart_is_announced_with_its_cause(hosts, attempts, slots, line):
+    restarts = Restarts(3, min_size=1, hosts=tuple(hosts))
 
-    notice = restarts.notice([failed(2, FOUR)] * 2, slots)
-
-    assert notice.endswith(f"after 1.0 s.{line}")
-
-
-def test_hosts_that_do_not_answer_are_reported():
-    attempts = [ON_B, NO_B, ON_C]
-    restarts = Restarts(2, hosts=("a", "b", "c"))
-
-    assert restarts.notice(attempts[:2], (0, 2)) == (
-        "restart 2 of 2: No b. Host b stays dead and is left out: it goes on with 2 "
-        "processes. In its place: host c."
-    )
-
-
-def test_a_restart_is_announced_with_its_cause():
-    attempts = [failed(1), failed(0, (0, 1))]
-
-    line = Restarts(3).notice(attempts, (0, 1))
-
-    assert line == ("restart 2 of 3: rank 0 failed with exit code 3 after 1.0 s.")
+    assert restarts.notice(attempts, slots) == f"restart 2 of 3: {line}"
 
 
 @pytest.mark.parametrize(
@@ -195,18 +203,6 @@ def test_what_fails_again_without_progress_waits_longer(saved_steps, seconds):
     attempts = [failed(1, saved_step=step) for step in saved_steps]
 
     assert Restarts(99).pause_seconds(attempts) == seconds
-
-
-@pytest.mark.parametrize(
-    ("slots", "count"), [((0, 2), "2 processes"), ((2,), "1 process")]
-)
-def test_a_slot_that_is_left_out_is_announced(slots, count):
-    before = failed(1, (*slots, 1))
-
-    line = Restarts(3, min_size=1).notice([before, before], slots)
-
-    out = f" Slot 1 stays dead and is left out: it goes on with {count}."
-    assert line.endswith(out)
 
 
 def test_restarts_are_reported_in_the_end():

@@ -29,10 +29,6 @@ def test_how_a_rank_ended(code, words):
     assert Exit(2, code, 1.52).describe() == words
 
 
-def test_a_kill_by_the_kernel_is_explained():
-    assert "killed by SIGKILL (possibly by the kernel" in Exit(0, -9, 1.0).describe()
-
-
 @pytest.mark.parametrize(
     ("result", "code"),
     [

@@ -109,24 +109,25 @@ def test_peers_may_fail_by_themselves_before_they_are_ended(supervise, meet):
     assert result.exits[0].tail == ("rank 1 is gone",)
 
 
-def test_the_rank_that_held_up_the_others_is_to_blame(supervise, tmp_path):
+@pytest.mark.parametrize(
+    ("peer", "failed_rank", "headline"),
+    [
+        (FOREVER, 1, "rank 1 held up the others, and was ended."),
+        ("exit 0", 0, "rank 0 failed with exit code 1 after "),
+    ],
+    ids=["held up", "ended well"],
+)
+def test_the_rank_that_held_up_the_others_is_to_blame(
+    peer, failed_rank, headline, supervise, tmp_path
+):
     """Rank 0 fails since rank 1 has not come; `culprit` is what its hub has noted."""
     (tmp_path / "0.culprit").write_text("1")
     env = {PROGRESS_VARIABLE: str(tmp_path / "0")}
 
-    result = supervise("echo rank 1 is late; exit 1", FOREVER, env=env).wait()
+    result = supervise("echo rank 1 is late; exit 1", peer, env=env).wait()
 
-    assert (result.failed_rank, result.exit_code) == (1, 1)
-    assert result.headline() == ("rank 1 held up the others, and was ended.")
-
-
-def test_a_culprit_that_ended_well_is_none(supervise, tmp_path):
-    (tmp_path / "0.culprit").write_text("1")
-    env = {PROGRESS_VARIABLE: str(tmp_path / "0")}
-
-    result = supervise("exit 1", "exit 0", env=env).wait()
-
-    assert (result.failed_rank, result.exit_code) == (0, 1)
+    assert (result.failed_rank, result.exit_code) == (failed_rank, 1)
+    assert result.headline().startswith(headline)
 
 
 def test_a_question_that_no_rank_answers_is_reported(supervise, tmp_path, capfd):

@@ -152,18 +152,6 @@ def test_a_silent_rank_is_lost_and_one_that_left_is_not(ranks, monkeypatch):
     assert "rank 1 (worker 1, h:1) has been silent for 0 s" in failure["text"]
 
 
-def test_ranks_that_wait_in_different_calls_all_hear_it(ranks):
-    ends = ranks(2)
-    for rank, what in enumerate(("all_reduce 'a'", "all_reduce 'b'")):
-        report = {**REPORT, "call": 4, "what": what, "inside": True, "seconds": 5.0}
-        ends.say(rank, kind="beat", report=report)
-
-    for rank in range(2):
-        failure = ends.hear(rank, "failure")
-        assert failure["what"] == "disagree"
-        assert "is in all_reduce 'a', rank 1" in failure["text"]
-
-
 class Printed(io.StringIO):
     """What a thread prints; while `capsys` reads, it would lose some of it."""
 
@@ -276,18 +264,6 @@ def test_a_rank_that_takes_nothing_delays_no_other(ranks):
     for _ in range(3):
         ends.hear(0, "beat")
     assert ends.hear(1, "values")["values"] == [large, ""]
-
-
-def test_values_for_the_chief_come_to_it_alone(ranks):
-    ends = ranks(3)
-    for rank in (2, 0, 1):
-        ends.say(rank, kind="exchange", key='["a", 0]', value=rank, to_chief=True)
-
-    assert [ends.hear(rank, "values")["values"] for rank in range(3)] == [
-        [0, 1, 2],
-        [],
-        [],
-    ]
 
 
 @pytest.mark.parametrize(

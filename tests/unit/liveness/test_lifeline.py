@@ -58,8 +58,13 @@ class Line:
 
 
 @pytest.fixture
-def line(monkeypatch):
-    monkeypatch.setattr(lifeline_module, "BEAT_SECONDS", 0.02)
+def short_beats(monkeypatch):
+    for module in (lifeline_module, hub_module):
+        monkeypatch.setattr(module, "BEAT_SECONDS", 0.02)
+
+
+@pytest.fixture
+def line(short_beats):
     line = Line()
     yield line
     line.lifeline.close()
@@ -81,25 +86,16 @@ def test_a_call_within_a_call_is_not_counted(line):
     assert (after["call"], after["what"]) == (1, "outer")
 
 
-def test_the_plan_is_sent_only_after_a_long_wait(line, monkeypatch):
-    line.lifeline.record = Record(plan=["all_reduce 'a'"])
+def test_the_plan_and_the_collective_are_sent_after_a_long_wait(line, monkeypatch):
+    line.lifeline.record = Record(["all_reduce 'a'"], "bucket 1 of step 7")
     with line.lifeline.call("step"):
         soon = report_when(line, lambda report: report["inside"])
         monkeypatch.setattr(lifeline_module, "_SEND_PLAN_SECONDS", 0.0)
         later = report_when(line, lambda report: report["plan"])
 
-    assert soon["plan"] == []
+    assert (soon["plan"], soon["collective"]) == ([], "")
     assert later["plan"] == ["all_reduce 'a'"]
-
-
-def test_a_long_wait_names_the_collective(line, monkeypatch):
-    monkeypatch.setattr(lifeline_module, "_SEND_PLAN_SECONDS", 0.0)
-    line.lifeline.record = Record(waiting="bucket 1 of step 7")
-
-    with line.lifeline.call("step"):
-        report = report_when(line, lambda report: report["inside"])
-
-    assert report["collective"] == "bucket 1 of step 7"
+    assert later["collective"] == "bucket 1 of step 7"
 
 
 def test_the_usual_times_of_a_hundred_steps_are_sent(line):
@@ -283,10 +279,8 @@ def test_leaving_with_an_exception_tells_it(line, monkeypatch):
 
 
 @pytest.fixture
-def ranks(monkeypatch):
+def ranks(short_beats):
     """Return three lifelines that are joined by a hub."""
-    monkeypatch.setattr(lifeline_module, "BEAT_SECONDS", 0.02)
-    monkeypatch.setattr(hub_module, "BEAT_SECONDS", 0.02)
     pairs = [socket.socketpair() for _ in range(3)]
     names = {rank: RankName(rank, "h") for rank in range(3)}
     Hub({rank: its for rank, (_, its) in enumerate(pairs)}, names, 600.0)

@@ -47,30 +47,34 @@ def test_a_rank_has_not_begun_what_the_other_waits_in():
 
 
 @pytest.mark.parametrize(
-    ("options", "doing"),
+    ("more", "options", "doing"),
     [
         (
+            [reduce(2, 1, 4, None)],
+            {},
+            "is in bucket 1 of step 2 since 12:00:04.000 UTC.",
+        ),
+        (
+            [],
             {"kind": "train_step", "since": NOON + 2.5, "step": 1},
             "Rank 1 waits for the input of step 2 since 12:00:02.500 UTC.",
         ),
-        ({"end": ""}, "Rank 1 ended by itself."),
-        ({"end": "ValueError: a"}, "Rank 1 ended with ValueError: a."),
-        ({"end": "ValueError: Do it again."}, "ended with ValueError: Do it again."),
+        ([], {"end": ""}, "Rank 1 ended by itself."),
+        ([], {"end": "ValueError: a"}, "Rank 1 ended with ValueError: a."),
+        (
+            [],
+            {"end": "ValueError: Do it again."},
+            "ended with ValueError: Do it again.",
+        ),
     ],
 )
-def test_what_the_late_rank_does(options, doing):
-    blackbox = both([*BEFORE, reduce(2, 0, 3, None)], BEFORE, **options)
+def test_what_the_late_rank_does(more, options, doing):
+    blackbox = both([*BEFORE, reduce(2, 0, 3, None)], [*BEFORE, *more], **options)
 
+    assert "rank 1 has not begun bucket 0 of step 2" in blackbox.sentence
     assert blackbox.sentence.endswith(doing)
     assert "collectives. Rank 1 " in blackbox.sentence
     assert ".." not in blackbox.sentence
-
-
-def test_ranks_in_different_collectives():
-    blackbox = both([*BEFORE, reduce(2, 0, 3, None)], [*BEFORE, reduce(2, 1, 4, None)])
-
-    assert "rank 1 has not begun bucket 0 of step 2" in blackbox.sentence
-    assert "Rank 1 is in bucket 1 of step 2 since 12:00:04" in blackbox.sentence
 
 
 def test_all_ranks_are_in_one_collective():

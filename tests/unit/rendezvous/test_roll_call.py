@@ -362,7 +362,6 @@ def test_ranks_of_several_hosts_without_a_secret_are_warned(
     calls, monkeypatch, caplog, is_local, secret, warns
 ):
     monkeypatch.setenv("TFDIST_SECRET", secret)
-    monkeypatch.delenv("TFDIST_SECRET_FILE", raising=False)
     monkeypatch.setattr(secret_module, "is_loopback", lambda host: is_local)
 
     with pytest.raises(TimeoutError):
@@ -436,7 +435,6 @@ def test_a_caller_that_goes_away_may_come_back(calls):
 def test_the_start_timeout_is_that_of_the_argument_or_the_launcher(
     given, env, seconds, monkeypatch
 ):
-    monkeypatch.delenv("TFDIST_START_TIMEOUT", raising=False)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
 

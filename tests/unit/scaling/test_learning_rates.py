@@ -1,4 +1,4 @@
-"""Multipliers of the learning rate, against numbers worked out by hand."""
+"""Multipliers of the learning rate; unit/callbacks has the steps of a warm-up."""
 
 import pytest
 
@@ -10,26 +10,6 @@ from tfdist.learning_rate import exponential_multiplier, warmup_multiplier
 )
 def test_a_constant_decays_from_its_first_epoch(epoch, expected):
     assert exponential_multiplier(0.1, epoch, start_epoch=5) == pytest.approx(expected)
-
-
-def test_the_first_epoch_is_0_unless_told():
-    assert exponential_multiplier(0.5, 3) == 0.125
-
-
-@pytest.mark.parametrize(
-    ("epoch", "expected"),
-    [
-        # 4 ranks, 2 epochs of 5 steps: 1/4, and then 3/4 in ten equal parts.
-        (0.0, 0.25 + 0.075),
-        (0.2, 0.25 + 0.150),
-        (1.0, 0.25 + 0.450),
-        (1.8, 1.0),
-    ],
-)
-def test_a_warmup_grows_by_the_same_amount_in_each_step(epoch, expected):
-    multiplier = warmup_multiplier(epoch, size=4, warmup_epochs=2, steps_per_epoch=5)
-
-    assert multiplier == pytest.approx(expected)
 
 
 def test_one_process_needs_no_warmup():

@@ -7,14 +7,13 @@ import pytest
 
 from tfdist.scaling.throughput import EpochRate, Run, read_run, text_of_run
 
-RUN = Run(
-    processes=2,
-    epochs=(EpochRate(None, 2), EpochRate(90.0, 1), EpochRate(100.0, 1)),
-    model="digits",
-    global_batch_size=64,
-    units_per_example={"tokens": 512},
-    versions={"keras": "3.15.1"},
-)
+OPTIONAL = {
+    "model": "digits",
+    "global_batch_size": 64,
+    "units_per_example": {"tokens": 512},
+    "versions": {"keras": "3.15.1"},
+}
+RUN = Run(2, (EpochRate(None, 2), EpochRate(90.0, 1), EpochRate(100.0, 1)), **OPTIONAL)
 SMALLEST = {
     "format": "tfdist throughput",
     "version": 1,
@@ -35,7 +34,8 @@ def file(tmp_path):
     return file
 
 
-def test_the_format():
+def test_what_is_written_is_read_again(file):
+    assert read_run(file(text_of_run(RUN))) == RUN
     assert json.loads(text_of_run(RUN)) == {
         "format": "tfdist throughput",
         "version": 1,
@@ -45,15 +45,8 @@ def test_the_format():
             {"examples_per_second": 90.0, "skipped_steps": 1},
             {"examples_per_second": 100.0, "skipped_steps": 1},
         ],
-        "model": "digits",
-        "global_batch_size": 64,
-        "units_per_example": {"tokens": 512},
-        "versions": {"keras": "3.15.1"},
+        **OPTIONAL,
     }
-
-
-def test_what_is_written_is_read_again(file):
-    assert read_run(file(text_of_run(RUN))) == RUN
 
 
 def test_by_hand_a_rate_is_enough(file):

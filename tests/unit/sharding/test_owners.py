@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.sharding import owners as owners_module
 from tfdist.sharding.assignment import (
     DIVIDED,
     assign_owners,
@@ -114,23 +113,25 @@ def test_neighbouring_pieces_of_a_weight_have_different_owners():
     assert [t.numpy().tolist() for t in joined] == [[*range(7)], [9]]
 
 
-@pytest.mark.parametrize("piece_bytes", [None, 4])
-def test_all_ranks_get_the_rows_of_each(on_ranks, monkeypatch, piece_bytes):
-    if piece_bytes:
-        monkeypatch.setattr(owners_module, "ALONE_BYTES", piece_bytes)
-
+# Rows of 4 MiB go in pieces.
+@pytest.mark.parametrize("columns", [1, 2**20])
+def test_all_ranks_get_the_rows_of_each(on_ranks, columns):
     def shared(collective):
-        divided = tf.Variable([10.0 * i + collective.rank for i in range(5)])
+        rows = [[10.0 * i + collective.rank] for i in range(5)]
+        divided = tf.Variable(tf.tile(rows, [1, columns]))
         whole = tf.Variable([collective.rank], dtype=tf.float32)
         WeightOwners(collective).share([divided, whole], [DIVIDED, 2])
-        return divided.numpy().tolist(), whole.numpy().tolist()
+        found = divided.numpy()
+        assert (found == found[:, :1]).all()
+        return found[:, 0].tolist(), whole.numpy().tolist()
 
     assert on_ranks(3, shared) == [([0.0, 11.0, 21.0, 32.0, 42.0], [2.0])] * 3
 
 
-def test_the_chief_reads_the_rows_of_all(on_ranks, monkeypatch):
-    monkeypatch.setattr(owners_module, "_PART_ELEMENTS", 4)
-    whole = np.arange(14.0, dtype="float32").reshape(7, 2)
+# Parts have at most two million elements.
+@pytest.mark.parametrize("columns", [2, 2**20])
+def test_the_chief_reads_the_rows_of_all(on_ranks, columns):
+    whole = np.arange(7.0 * columns, dtype="float32").reshape(7, columns)
 
     def read(collective):
         owners = WeightOwners(collective)
@@ -141,9 +142,9 @@ def test_the_chief_reads_the_rows_of_all(on_ranks, monkeypatch):
             owners.lend([variable])
             return None
         with owners.reading([variable]):
-            return owners.read(variable).tolist()
+            return owners.read(variable)
 
-    assert on_ranks(2, read)[0] == whole.tolist()
+    np.testing.assert_array_equal(on_ranks(2, read)[0], whole)
 
 
 def kept(rank, owner, value, path="optimizer/momentum"):

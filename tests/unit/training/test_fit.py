@@ -79,16 +79,6 @@ def test_a_lonely_wish_waits_for_the_end_of_the_epoch(on_ranks):
     assert calls == [WATCH, AGREE]
 
 
-def test_what_was_agreed_on_before_the_epoch_stops_it_after_a_batch(on_ranks):
-    def play(rank, model, decisions):
-        model.stop_training = rank == 0
-        decisions.after("epoch_end")
-        decisions.after("batch_end")
-        return model.stop_training
-
-    assert together(on_ranks, play)[0] == [True] * 3
-
-
 @pytest.mark.parametrize("who", [0, 1, 2])
 def test_the_rate_of_the_rank_that_changed_it_holds(on_ranks, who):
     def play(rank, model, decisions):

@@ -48,10 +48,10 @@ class Batches(keras.utils.PyDataset):
 
 
 @pytest.fixture(autouse=True)
-def seeds(monkeypatch):
-    """Let no global seed be set, and put the random numbers of batches back."""
-    monkeypatch.setattr("tfdist.training.input.global_seed", lambda: None)
-    monkeypatch.setattr(py_dataset_adapter, "random", random)
+def batches_are_shuffled_by_python():
+    """Put the random numbers of batches back."""
+    yield
+    py_dataset_adapter.random = random
 
 
 def arrays(rows=10, batch_size=4, shuffle=False):
@@ -86,26 +86,27 @@ def test_a_rank_gets_its_rows_of_every_batch():
 # Permutations.
 
 
-def test_arrays_are_shuffled_by_a_seed_of_rank_zero(monkeypatch):
-    agreed = {"the_data": lambda mine: [*mine[:2], None, 7]}
-    feeds = [Feed(Rank(**agreed)).distribute(arrays(shuffle=True)) for _ in range(2)]
-    one, other = ([rows_in(feed) for _ in range(2)] for feed in feeds)
+def test_equal_seeds_of_the_users_are_left_alone():
+    tf.random.set_seed(3)
+    whole = [*arrays(shuffle=True).get_tf_dataset()]
+    found = Feed(Rank()).distribute(arrays(shuffle=True))
 
-    assert one == other
+    assert rows_in(found) == [
+        int(row) for batch in whole for row in np.ravel(batch)[np.size(batch) // 2 :]
+    ]
+
+
+def test_arrays_are_shuffled_by_a_seed_of_rank_zero():
+    def epochs(seed):
+        answer = Rank(the_data=lambda mine: [*mine[:2], None, seed])
+        feed = Feed(answer).distribute(arrays(shuffle=True))
+        return [rows_in(feed) for _ in range(2)]
+
+    one = epochs(7)
+
+    assert one == epochs(7) != epochs(8)
     assert one[0] != one[1]
-
-
-def test_equal_seeds_of_the_users_are_left_alone(monkeypatch):
-    monkeypatch.setattr("tfdist.training.input.global_seed", lambda: 3)
-    seeds = []
-    original = tf.random.shuffle
-    monkeypatch.setattr(
-        tf.random, "shuffle", lambda *a, **k: seeds.append(1) or original(*a, **k)
-    )
-
-    list(Feed(Rank()).distribute(arrays(shuffle=True)))
-
-    assert seeds, "Keras's own shuffle is not asked"
+    assert len({*one[0]}) == len({*one[1]}) == 5
 
 
 def batches_with(state):

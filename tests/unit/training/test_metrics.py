@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.compat.keras.losses_and_metrics import noted_results
 from tfdist.data.sharding import Shard
 from tfdist.training.metrics import MetricsOfRanks, gather_rows, join_rows, own_rows
 from tfdist.training.step import Step
@@ -37,34 +36,6 @@ def results(collective, model, logs):
 # Metrics are computed from states.
 
 
-def test_metrics_are_those_over_the_examples_of_all_ranks(on_ranks):
-    rng = np.random.default_rng(5)
-    y = rng.integers(0, 2, size=(30, 1)).astype("float32")
-    p = rng.uniform(size=(30, 1)).astype("float32")
-    parts = [slice(0, 4), slice(4, 11), slice(11, 30)]
-
-    def evaluated(part):
-        model = compiled("mae", keras.metrics.AUC(), keras.metrics.Precision())
-        model.evaluate(p[part], y[part], verbose=0)
-        return model
-
-    whole = evaluated(slice(0, 30)).get_metrics_result()
-    models = [evaluated(part) for part in parts]
-    states = [[v.numpy() for v in model.metrics_variables] for model in models]
-
-    def reduce(collective):
-        model = models[collective.rank]
-        return results(collective, model, model.get_metrics_result())
-
-    for found in on_ranks(3, reduce):
-        assert len(found) == 4
-        for (_, mine), (_, wanted) in zip(found.items(), whole.items(), strict=True):
-            np.testing.assert_allclose(mine, wanted, rtol=1e-6)
-    for model, before in zip(models, states, strict=True):
-        for variable, value in zip(model.metrics_variables, before, strict=True):
-            np.testing.assert_array_equal(variable, value)
-
-
 class Aggregated(keras.metrics.Metric):
     """Holds one number for each way to aggregate it."""
 
@@ -89,11 +60,13 @@ def test_each_variable_is_reduced_by_its_aggregation(on_ranks):
         model.evaluate(np.ones((2, 1)), np.ones((2, 1)), verbose=0)
         for number, part in enumerate(metric.parts):
             part.assign(10 * collective.rank + number + 1)
-        return results(collective, model, model.get_metrics_result())["aggregated"]
+        found = results(collective, model, model.get_metrics_result())["aggregated"]
+        return found.numpy().tolist(), [float(part) for part in metric.parts]
 
-    for found in on_ranks(2, reduce):
-        # Of 1 and 11 the sum, of 2 and 12 the mean, of 3 and 13 the first.
-        assert found.numpy().tolist() == [12.0, 7.0, 3.0]
+    # Of 1 and 11 the sum, of 2 and 12 the mean, of 3 and 13 the first; no rank's own
+    # variables change.
+    of_all = [12.0, 7.0, 3.0]
+    assert on_ranks(2, reduce) == [(of_all, [1, 2, 3]), (of_all, [11, 12, 13])]
 
 
 # Logs of steps that return something else.
@@ -145,46 +118,25 @@ def reduced(metrics, model, share, logs, noted):
     return metrics.result(model, lambda logs: logs, logs)
 
 
-def test_a_metric_is_taken_from_all_ranks_and_not_averaged(on_ranks):
-    logs = [{"loss": 2.0, "a": 2.0}, {"loss": 5.0, "a": 6.0}]
+@pytest.mark.parametrize(
+    ("theirs", "rows", "average"),
+    [
+        ({"loss": 5.0, "a": 6.0}, 3, 5.0),
+        # A step without rows returned what the stand-in gave; its metrics lack that.
+        ({"loss": 7.0, "a": 7.0}, 0, 2.0),
+        ({"loss": float("nan"), "a": float("nan")}, 0, 2.0),
+    ],
+)
+def test_a_metric_is_taken_from_all_ranks_and_other_logs_are_averaged_by_rows(
+    on_ranks, theirs, rows, average
+):
+    logs = [{"loss": 2.0, "a": 2.0}, theirs]
     states = [(8.0, 4.0), (5.0, 1.0)]
 
-    found = logs_of_all(on_ranks, logs, [1, 3], states=states)
+    found = logs_of_all(on_ranks, logs, [1, rows], states=states)
 
     # Of the last batch the average would be 4.25; of all rows it is 13 / 5.
-    assert [logs["loss"] for logs in found] == [pytest.approx(13 / 5)] * 2
-    assert [logs["a"] for logs in found] == [5.0, 5.0]
-
-
-def test_metrics_may_be_returned_by_other_names(on_ranks):
-    """As Keras's guide does: `{"d_loss": self.d_loss_tracker.result()}`."""
-
-    def reduce(collective):
-        model, metrics = compiled("mae", model=Custom), MetricsOfRanks(collective)
-        rank = collective.rank
-        x = np.full((rank + 1, 1), rank + 2.0)
-        model.evaluate(x, 0 * x, verbose=0)
-        with noted_results(model) as noted:
-            logs = {f"own {m.name}": m.result() for m in model.metrics}
-        share = step_on(rank + 1, 3, collective).share()
-        return reduced(metrics, model, share, logs, noted)
-
-    for found in on_ranks(2, reduce):
-        assert float(found["own loss"]) == pytest.approx((4 + 9 + 9) / 3)
-        mae = found["own compile_metrics"]["mae"]
-        assert float(mae) == pytest.approx((2 + 3 + 3) / 3)
-
-
-@pytest.mark.parametrize("nothing", [7.0, float("nan")])
-def test_a_rank_without_rows_has_no_say(on_ranks, nothing):
-    """Its step returned what the stand-in gave, which its metrics do not hold."""
-    logs = [{"loss": 2.0, "a": 3.0}, {"loss": nothing, "a": nothing}]
-    states = [(8.0, 4.0), (5.0, 1.0)]
-
-    found = logs_of_all(on_ranks, logs, [1, 0], states=states)
-
-    assert [logs["a"] for logs in found] == [3.0, 3.0]
-    assert [logs["loss"] for logs in found] == [pytest.approx(13 / 5)] * 2
+    assert found == [{"loss": pytest.approx(13 / 5), "a": average}] * 2
 
 
 def test_logs_that_are_not_float_numbers_are_equal_on_all_ranks(on_ranks):
@@ -202,15 +154,12 @@ def test_logs_that_are_not_float_numbers_are_equal_on_all_ranks(on_ranks):
         assert its == {**wanted, "text": text}
 
 
-def gathered(on_ranks, make, size=2):
-    """Gather what each rank made, and return what each got."""
-    return on_ranks(size, lambda c: gather_rows(make(c.rank), c))
-
-
 def test_rows_that_are_ragged_twice_are_joined(on_ranks):
     parts = [[[[1, 2], []], []], [[[3]], [[4], [5, 6]]]]
 
-    for found in gathered(on_ranks, lambda rank: tf.ragged.constant(parts[rank])):
+    for found in on_ranks(
+        2, lambda c: gather_rows(tf.ragged.constant(parts[c.rank]), c)
+    ):
         assert found.ragged_rank == 2
         assert found.to_list() == [[[1, 2], []], [], [[3]], [[4], [5, 6]]]
 

@@ -35,20 +35,6 @@ def generators():
     keras.utils.clear_session()
 
 
-def other_states(seed):
-    return lambda mine: [seed, False, [state + 1 for state in mine[2]]]
-
-
-def test_generators_get_the_seed_of_rank_zero():
-    drawn = []
-    for seed in (5, 5, 6):
-        assert agree_on_seeds(Rank(other_states(seed))) == seed
-        drawn.append((*draw(), *global_seed_state()))
-
-    assert drawn[0] == drawn[1]
-    assert not set(drawn[0]) & set(drawn[2]) - {0}
-
-
 def test_only_generators_that_differ_are_seeded():
     random.seed(1)
     np.random.seed(2)

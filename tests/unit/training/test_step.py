@@ -82,20 +82,12 @@ def reduced(on_ranks, make, *, is_mean, xs=X):
     return on_ranks(2, reduce)
 
 
-def test_a_mean_weighs_each_rank_by_its_rows(on_ranks):
-    (one, gradient), (other, _) = reduced(on_ranks, steps_of(1, 3), is_mean=True)
-
-    assert one == other == 2 / 4 + 6 * 3 / 4
-    # Of the loss 1/4 * 10 * y + 3/4 * 20 * y by y: 17.5. It reaches the x of rank 0
-    # with 1/4, which its gradient is multiplied by after the backward pass.
-    assert gradient == 17.5
-
-
 def test_a_sum_adds_up_and_its_gradient_is_divided_by_the_share(on_ranks):
     (one, first), (other, second) = reduced(on_ranks, steps_of(1, 3), is_mean=False)
 
     assert one == other == 8.0
-    # 17.5 reaches each x whole; multiplied by the shares 1/4 and 3/4 it is that again.
+    # Of the loss 1/4 * 10 * y + 3/4 * 20 * y by y: 17.5. It reaches each x whole;
+    # multiplied by the shares 1/4 and 3/4 after the backward pass it is that again.
     assert first == 17.5 * 4
     assert second == pytest.approx(17.5 * 4 / 3)
 

@@ -17,15 +17,13 @@ def rows(dataset):
     return [batch.numpy().tolist() for batch in dataset]
 
 
-def test_batches_are_put_together_in_the_order_of_the_ranks():
-    assert rows(join([part(1, 2, 3, 4), part(5, 6, 7, 8)])) == [
-        [1, 2, 5, 6],
-        [3, 4, 7, 8],
-    ]
-
-
-def test_where_one_has_no_more_the_others_go_on():
-    assert rows(join([part(1, 2, 3), part(5)])) == [[1, 2, 5], [3]]
+@pytest.mark.parametrize(
+    ("second", "joined"),
+    [((5, 6, 7, 8), [[1, 2, 5, 6], [3, 4, 7, 8]]), ((5,), [[1, 2, 5], [3, 4]])],
+    ids=["as long", "shorter"],
+)
+def test_batches_are_put_together_in_the_order_of_the_ranks(second, joined):
+    assert rows(join([part(1, 2, 3, 4), part(*second)])) == joined
 
 
 def test_pairs_stay_pairs():

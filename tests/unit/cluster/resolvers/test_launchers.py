@@ -72,103 +72,62 @@ def test_numbers_that_other_programs_set_are_not_recognised():
 # What processes of other launchers have in their environment, and what it says.
 DUMPS = {
     "PALS, rank 13 of 24 on 2 hosts": (
-        {
-            "PALS_RANKID": "13",
-            "PALS_LOCAL_RANKID": "1",
-            "PALS_NODEID": "1",
-            "PMI_RANK": "13",
-            "PMI_SIZE": "24",
-            "PMI_LOCAL_RANK": "1",
-            "PMI_LOCAL_SIZE": "12",
-        },
+        "PALS_RANKID=13 PALS_LOCAL_RANKID=1 PALS_NODEID=1 PMI_RANK=13 PMI_SIZE=24 "
+        "PMI_LOCAL_RANK=1 PMI_LOCAL_SIZE=12",
         Place(13, 24, 1, 12, "mpiexec"),
     ),
     "PALS without the local size": (
-        {"PALS_RANKID": "3", "PALS_LOCAL_RANKID": "3", "PMI_SIZE": "4"},
+        "PALS_RANKID=3 PALS_LOCAL_RANKID=3 PMI_SIZE=4",
         Place(3, 4, 3, 4, "mpiexec"),
     ),
     "flux run -N2 -n8": (
-        {
-            "FLUX_JOB_ID": "f2ABC",
-            "FLUX_JOB_NNODES": "2",
-            "FLUX_JOB_SIZE": "8",
-            "FLUX_TASK_RANK": "5",
-            "FLUX_TASK_LOCAL_ID": "1",
-        },
+        "FLUX_JOB_ID=f2ABC FLUX_JOB_NNODES=2 FLUX_JOB_SIZE=8 FLUX_TASK_RANK=5 "
+        "FLUX_TASK_LOCAL_ID=1",
         Place(5, 8, 1, 4, "flux run"),
     ),
     "ibrun of MVAPICH": (
-        {
-            "MV2_COMM_WORLD_RANK": "1",
-            "MV2_COMM_WORLD_SIZE": "4",
-            "MV2_COMM_WORLD_LOCAL_RANK": "1",
-            "MV2_COMM_WORLD_LOCAL_SIZE": "2",
-        },
+        "MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=4 MV2_COMM_WORLD_LOCAL_RANK=1 "
+        "MV2_COMM_WORLD_LOCAL_SIZE=2",
         Place(1, 4, 1, 2, "mpirun_rsh"),
     ),
     "HPE MPT": (
-        {"PMI_RANK": "2", "PMI_SIZE": "3", "MPT_LRANK": "0"},
+        "PMI_RANK=2 PMI_SIZE=3 MPT_LRANK=0",
         Place(2, 3, 0, 1, "mpiexec_mpt"),
     ),
     "jsrun": (
-        {
-            "JSM_NAMESPACE_RANK": "7",
-            "JSM_NAMESPACE_SIZE": "12",
-            "JSM_NAMESPACE_LOCAL_RANK": "1",
-            "JSM_NAMESPACE_LOCAL_SIZE": "6",
-            "PMIX_RANK": "7",
-            "PMIX_NAMESPACE": "1",
-        },
+        "JSM_NAMESPACE_RANK=7 JSM_NAMESPACE_SIZE=12 JSM_NAMESPACE_LOCAL_RANK=1 "
+        "JSM_NAMESPACE_LOCAL_SIZE=6 PMIX_RANK=7 PMIX_NAMESPACE=1",
         Place(7, 12, 1, 6, "jsrun"),
     ),
     "a container of a Slurm step": (
-        {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"},
+        "SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=0",
         Place(0, 2, 0, 1, "srun"),
     ),
     "a container that knows the nodes of the job": (
-        {
-            "SLURM_PROCID": "1",
-            "SLURM_NTASKS": "4",
-            "SLURM_LOCALID": "1",
-            "SLURM_NNODES": "2",
-            "SLURM_JOB_NODELIST": "n[1-2]",
-        },
+        "SLURM_PROCID=1 SLURM_NTASKS=4 SLURM_LOCALID=1 SLURM_NNODES=2 "
+        "SLURM_JOB_NODELIST=n[1-2]",
         Place(1, 4, 1, 2, "srun"),
     ),
     "the script of sbatch": (
-        {
-            "SLURM_PROCID": "0",
-            "SLURM_NTASKS": "4",
-            "SLURM_LOCALID": "0",
-            "SLURM_JOB_NODELIST": "n[1-2]",
-        },
+        "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0 SLURM_JOB_NODELIST=n[1-2]",
         Place(),
     ),
     "a task of a step that trains apart": (
-        {
-            "TF_CONFIG": "{}",
-            "SLURM_STEP_ID": "0",
-            "SLURM_STEP_NUM_TASKS": "4",
-            "SLURM_PROCID": "2",
-            "SLURM_NTASKS": "4",
-            "SLURM_LOCALID": "0",
-        },
+        "TF_CONFIG={} SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=2 "
+        "SLURM_NTASKS=4 SLURM_LOCALID=0",
         Place(),
     ),
     "the script of a job of Torque": (
-        {"PBS_VNODENUM": "0", "PBS_TASKNUM": "1", "PBS_NODEFILE": "/var/1"},
+        "PBS_VNODENUM=0 PBS_TASKNUM=1 PBS_NODEFILE=/var/1",
         Place(),
     ),
-    "the only pod of Kubeflow Trainer": (
-        {"PET_NODE_RANK": "0", "PET_NNODES": "1"},
-        Place(),
-    ),
+    "the only pod of Kubeflow Trainer": ("PET_NODE_RANK=0 PET_NNODES=1", Place()),
 }
 
 
 @pytest.mark.parametrize(("env", "place"), DUMPS.values(), ids=DUMPS)
 def test_what_other_launchers_say(env, place):
-    member = detect_membership(env)
+    member = detect_membership(dict(each.split("=") for each in env.split()))
 
     local = member.local_rank, member.local_size
     assert Place(member.rank, member.size, *local, member.launcher) == place

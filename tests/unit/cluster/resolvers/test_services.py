@@ -9,30 +9,26 @@ from tfdist.cluster.model import Cluster, Task
 from tfdist.cluster.resolvers.kubernetes import KUBERNETES, VOLCANO
 from tfdist.cluster.resolvers.services import SAGEMAKER, TONY, VERTEX
 
+
+def env_of(text):
+    """Read variables as the command `env` prints them."""
+    return dict(variable.split("=") for variable in text.split())
+
+
 # A pod of a Job with `completionMode: Indexed`; Kubernetes sets the last three.
-JOB = {
-    "TFDIST_JOB_NAME": "train",
-    "TFDIST_SERVICE": "peers",
-    "TFDIST_WORKERS": "12",
-    "TFDIST_PORT": "2300",
-    "JOB_COMPLETION_INDEX": "10",
-    "HOSTNAME": "train-10",
-    "KUBERNETES_SERVICE_HOST": "10.0.0.1",
-}
+JOB = env_of("""
+TFDIST_JOB_NAME=train TFDIST_SERVICE=peers TFDIST_WORKERS=12 TFDIST_PORT=2300
+JOB_COMPLETION_INDEX=10 HOSTNAME=train-10 KUBERNETES_SERVICE_HOST=10.0.0.1
+""")
 # A pod of a StatefulSet.
-SET = {
-    "TFDIST_JOB_NAME": "train",
-    "TFDIST_SERVICE": "peers",
-    "TFDIST_WORKERS": "2",
-    "HOSTNAME": "train-1",
-}
+SET = env_of("""
+TFDIST_JOB_NAME=train TFDIST_SERVICE=peers TFDIST_WORKERS=2 HOSTNAME=train-1
+""")
 # Of a training job on three hosts; SageMaker sorts their names as words.
-ON_SAGEMAKER = {
-    "SM_HOSTS": '["algo-1","algo-10","algo-2"]',
-    "SM_CURRENT_HOST": "algo-2",
-    "SM_INSTANCE_GROUPS": '["homogeneousCluster"]',
-    "SM_IS_HETERO": "false",
-}
+ON_SAGEMAKER = env_of("""
+SM_HOSTS=["algo-1","algo-10","algo-2"] SM_CURRENT_HOST=algo-2
+SM_INSTANCE_GROUPS=["homogeneousCluster"] SM_IS_HETERO=false
+""")
 # The names of the example in the documentation of Vertex AI.
 POOLS = {
     "workerpool0": ["cmle-training-workerpool0-ab-0:2222"],
@@ -59,14 +55,6 @@ def vertex(pools=POOLS, task=TASK, job=None):
     return {"CLUSTER_SPEC": json.dumps(spec | {"a_new_key": 0})}
 
 
-def changed(env, changes):
-    changed_env = env | changes
-    return {name: value for name, value in changed_env.items() if value is not None}
-
-
-UNDER_MPIRUN = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
-
-
 def test_a_pod_of_an_indexed_job():
     assert KUBERNETES.resolve(JOB) == Cluster(
         workers=tuple(f"train-{pod}.peers:2300" for pod in range(12)),
@@ -80,10 +68,7 @@ def test_a_pod_of_an_indexed_job():
     ("changes", "address"),
     [
         ({}, "train-1.peers:2222"),
-        (
-            {"HOSTNAME": "train-1.peers.default.svc.cluster.local"},
-            "train-1.peers:2222",
-        ),
+        ({"HOSTNAME": "train-1.peers.default.svc.local"}, "train-1.peers:2222"),
         ({"TFDIST_SERVICE": "peers.research.svc"}, "train-1.peers.research.svc:2222"),
         (
             {"TFDIST_JOB_NAME": "train-2", "HOSTNAME": "train-2-0"},
@@ -127,10 +112,10 @@ def test_reducers_are_no_parameter_servers(job):
     assert (cluster.ps, cluster.size, cluster.rank) == ((), 3, 2)
 
 
-@pytest.mark.parametrize("kind", ["false", "", None])
+@pytest.mark.parametrize("kind", [{"SM_IS_HETERO": "false"}, {"SM_IS_HETERO": ""}, {}])
 def test_each_host_of_sagemaker_is_a_worker(kind):
-    env = changed(ON_SAGEMAKER, {"SM_IS_HETERO": kind})
-    assert SAGEMAKER.resolve(env) == Cluster(
+    env = {name: value for name, value in ON_SAGEMAKER.items() if "HETERO" not in name}
+    assert SAGEMAKER.resolve(env | kind) == Cluster(
         workers=("algo-1:2222", "algo-10:2222", "algo-2:2222"),
         task=Task("worker", 2),
     )
@@ -162,107 +147,6 @@ def test_variables_that_describe_no_job_are_not_recognised(resolver, env):
     assert not resolver.recognises(env)
 
 
-NO_INDEX = "No variable gives the index of this pod. Received: no JOB_COMPLETION_INDEX"
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        *(
-            ({"TFDIST_JOB_NAME": name}, "TFDIST_JOB_NAME must be the name of the Job ")
-            for name in (None, "", "Train", "$(JOB_NAME)", "train-", "train\n")
-        ),
-        *(
-            ({"TFDIST_SERVICE": name}, "TFDIST_SERVICE must be the name of the headle")
-            for name in (None, "peers:2222", "http://peers", "peers..svc")
-        ),
-        *(
-            ({"TFDIST_WORKERS": size}, "TFDIST_WORKERS must be the number of pods, fr")
-            for size in (None, "two", "0", "10001", "1" * 5000, "٣")
-        ),
-        # Kubernetes itself sets it where a Service is called tfdist.
-        *(
-            ({"TFDIST_PORT": port}, "TFDIST_PORT must be a port from 1 to 65535. Rec")
-            for port in ("tcp://10.0.0.1:2222", "0", "65536")
-        ),
-        *(
-            ({"JOB_COMPLETION_INDEX": index}, "JOB_COMPLETION_INDEX must be a whole n")
-            for index in ("one", "-1")
-        ),
-        ({"JOB_COMPLETION_INDEX": "12"}, "The index of this pod must be from 0 to 11,"),
-        *(
-            ({"JOB_COMPLETION_INDEX": None, "HOSTNAME": name}, NO_INDEX)
-            for name in (None, "train-x7k2p", "other-1", "train-ps-1", "1")
-        ),
-    ],
-)
-def test_a_malformed_pod_template_is_refused(changes, message):
-    env = changed(JOB, changes)
-    assert KUBERNETES.recognises(env)
-
-    with pytest.raises(ValueError, match=rf"^{re.escape(message)}.*\. \w+ .*\.$"):
-        KUBERNETES.resolve(env)
-
-
-@pytest.mark.parametrize(
-    ("env", "message"),
-    [
-        ({"CLUSTER_SPEC": "{'workerpool0': []}"}, "CLUSTER_SPEC is not valid JSON: "),
-        (
-            vertex(POOLS | {"workerpool4": ["a:2222"]}),
-            'CLUSTER_SPEC cluster has an unknown key "workerpool4". Received: worker',
-        ),
-        (
-            vertex(task=TASK | {"type": "workerpool7"}),
-            "CLUSTER_SPEC task.type must be one of chief, worker, ps, evaluator. ",
-        ),
-        (
-            vertex(task={"type": "workerpool2", "index": 0}, job=REDUCERS),
-            "This replica is a reducer of Reduction Server, which does not train. "
-            "Received: workerpool2, index 0. Give the third worker pool",
-        ),
-    ],
-)
-def test_a_malformed_cluster_spec_is_refused(env, message):
-    assert VERTEX.recognises(env)
-
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        VERTEX.resolve(env)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        *(
-            ({"SM_HOSTS": hosts}, "SM_HOSTS must be a JSON list of host names. Receive")
-            for hosts in ("algo-1", "['a', 'b']", "[" * 200_000, "null", '["a", 2]')
-        ),
-        (
-            {"SM_HOSTS": '["a", "a"]', "SM_CURRENT_HOST": "a"},
-            "SM_HOSTS cluster.worker[1] has the same address as cluster.worker[0].",
-        ),
-        (
-            {"SM_CURRENT_HOST": None},
-            "SM_CURRENT_HOST must be one of SM_HOSTS. Received: no SM_CURRENT_HOST, ",
-        ),
-        (
-            {"SM_CURRENT_HOST": "algo-3"},
-            "SM_CURRENT_HOST must be one of SM_HOSTS. Received: SM_CURRENT_HOST='algo-",
-        ),
-        (
-            {"SM_IS_HETERO": "true", "SM_INSTANCE_GROUPS": '["data", "train"]'},
-            "SM_HOSTS lists hosts of several instance groups, and no variable says ",
-        ),
-    ],
-)
-def test_malformed_variables_of_sagemaker_are_refused(changes, message):
-    env = changed(ON_SAGEMAKER, changes)
-    assert SAGEMAKER.recognises(env)
-
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        SAGEMAKER.resolve(env)
-
-
 # The second worker of a job of TonY.
 OF_TONY = {
     "CLUSTER_SPEC": '{"chief": ["a:1"], "worker": ["b:2", "c:3"]}',
@@ -277,20 +161,7 @@ def test_a_cluster_of_tony():
     assert TONY.resolve(OF_TONY) == Cluster(
         chief="a:1", workers=("b:2", "c:3"), task=Task("worker", 1)
     )
-    assert not TONY.recognises(OF_TONY | UNDER_MPIRUN)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"TASK_INDEX": None}, "TASK_INDEX must be .* no TASK_INDEX"),
-        ({"CLUSTER_SPEC": "{"}, "CLUSTER_SPEC is not valid JSON"),
-        ({"JOB_NAME": "tensorboard"}, "CLUSTER_SPEC task"),
-    ],
-)
-def test_mistakes_of_tony(changes, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        TONY.resolve(changed(OF_TONY, changes))
+    assert not TONY.recognises(OF_TONY | MPIRUN)
 
 
 # The second worker of a Job of Volcano.
@@ -316,20 +187,131 @@ def test_the_pods_of_volcano():
     env = OF_VOLCANO | {"VC_PS_HOSTS": "run-ps-0.run", "HOSTNAME": "run-ps-0"}
     assert VOLCANO.resolve(env).task == Task("ps", 0)
     # The pod that starts `mpirun` trains nothing, and its ranks have their own.
-    assert not VOLCANO.recognises(OF_VOLCANO | UNDER_MPIRUN)
+    assert not VOLCANO.recognises(OF_VOLCANO | MPIRUN)
+
+
+NO_INDEX = "No variable gives the index of this pod. Received: no JOB_COMPLETION_INDEX"
+OTHERS = {"SM_IS_HETERO": "true", "SM_INSTANCE_GROUPS": '["data", "train"]'}
+# The variables, None for none, and the beginning of the error, with gaps.
+MISTAKES = [
+    *(
+        (
+            KUBERNETES,
+            JOB | {"TFDIST_JOB_NAME": name},
+            "TFDIST_JOB_NAME must be the name",
+        )
+        for name in (None, "", "Train", "$(JOB_NAME)", "train-", "train\n")
+    ),
+    *(
+        (
+            KUBERNETES,
+            JOB | {"TFDIST_SERVICE": name},
+            "TFDIST_SERVICE must be the name o",
+        )
+        for name in (None, "peers:2222", "http://peers", "peers..svc")
+    ),
+    *(
+        (
+            KUBERNETES,
+            JOB | {"TFDIST_WORKERS": size},
+            "TFDIST_WORKERS must be the number",
+        )
+        for size in (None, "two", "0", "10001", "1" * 5000, "٣")
+    ),
+    # Kubernetes itself sets it where a Service is called tfdist.
+    *(
+        (
+            KUBERNETES,
+            JOB | {"TFDIST_PORT": port},
+            "TFDIST_PORT must be a port from 1 to",
+        )
+        for port in ("tcp://10.0.0.1:2222", "0", "65536")
+    ),
+    *(
+        (
+            KUBERNETES,
+            JOB | {"JOB_COMPLETION_INDEX": index},
+            "JOB_COMPLETION_INDEX must b",
+        )
+        for index in ("one", "-1")
+    ),
+    (
+        KUBERNETES,
+        JOB | {"JOB_COMPLETION_INDEX": "12"},
+        "The index of this pod ... to 11,",
+    ),
+    *(
+        (KUBERNETES, JOB | {"JOB_COMPLETION_INDEX": None, "HOSTNAME": name}, NO_INDEX)
+        for name in (None, "train-x7k2p", "other-1", "train-ps-1", "1")
+    ),
+    (
+        VERTEX,
+        {"CLUSTER_SPEC": "{'workerpool0': []}"},
+        "CLUSTER_SPEC is not valid JSON: ",
+    ),
+    (
+        VERTEX,
+        vertex(POOLS | {"workerpool4": ["a:2222"]}),
+        'CLUSTER_SPEC cluster has an unknown key "workerpool4". Received: worker',
+    ),
+    (
+        VERTEX,
+        vertex(task=TASK | {"type": "workerpool7"}),
+        "CLUSTER_SPEC task.type must be one of chief, worker, ps, evaluator. ",
+    ),
+    (
+        VERTEX,
+        vertex(task={"type": "workerpool2", "index": 0}, job=REDUCERS),
+        "This replica is a reducer of Reduction Server ... workerpool2, index 0",
+    ),
+    *(
+        (
+            SAGEMAKER,
+            ON_SAGEMAKER | {"SM_HOSTS": hosts},
+            "SM_HOSTS must be a JSON list of",
+        )
+        for hosts in ("algo-1", "['a', 'b']", "[" * 200_000, "null", '["a", 2]')
+    ),
+    (
+        SAGEMAKER,
+        ON_SAGEMAKER | {"SM_HOSTS": '["a", "a"]', "SM_CURRENT_HOST": "a"},
+        "SM_HOSTS cluster.worker[1] has the same address as cluster.worker[0].",
+    ),
+    *(
+        (
+            SAGEMAKER,
+            ON_SAGEMAKER | {"SM_CURRENT_HOST": host},
+            f"SM_CURRENT_HOST must be one of SM_HOSTS. Received: {received}",
+        )
+        for host, received in ((None, "no SM_"), ("algo-3", "SM_CURRENT_HOST='algo-3'"))
+    ),
+    (
+        SAGEMAKER,
+        ON_SAGEMAKER | OTHERS,
+        "SM_HOSTS lists hosts of several instance groups",
+    ),
+    (TONY, OF_TONY | {"TASK_INDEX": None}, "TASK_INDEX must be ... no TASK_INDEX"),
+    (TONY, OF_TONY | {"CLUSTER_SPEC": "{"}, "CLUSTER_SPEC is not valid JSON"),
+    (TONY, OF_TONY | {"JOB_NAME": "tensorboard"}, "CLUSTER_SPEC task"),
+    (VOLCANO, OF_VOLCANO | {"HOSTNAME": "a-7"}, "No variable of Volcano ... 'a-7'"),
+    (VOLCANO, OF_VOLCANO | {"TFDIST_PORT": "tcp://1"}, "TFDIST_PORT must be a port"),
+    (
+        VOLCANO,
+        OF_VOLCANO | {"VC_MPIMASTER_HOSTS": "run-mpimaster-0.run"},
+        'VC_WORKER_HOSTS, VC_MPIMASTER_HOSTS cluster has an unknown key "mpimaster"',
+    ),
+]
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"HOSTNAME": "node-7"}, "No variable of Volcano .* HOSTNAME='node-7'"),
-        ({"TFDIST_PORT": "tcp://1"}, "TFDIST_PORT must be a port"),
-        (
-            {"VC_MPIMASTER_HOSTS": "run-mpimaster-0.run"},
-            'VC_WORKER_HOSTS, VC_MPIMASTER_HOSTS cluster has an unknown key "mpimas',
-        ),
-    ],
+    ("resolver", "variables", "message"),
+    MISTAKES,
+    ids=lambda each: getattr(each, "name", None),
 )
-def test_mistakes_of_volcano(changes, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        VOLCANO.resolve(OF_VOLCANO | changes)
+def test_a_mistake_is_refused_with_a_remedy(resolver, variables, message):
+    env = {name: value for name, value in variables.items() if value is not None}
+    pattern = ".*".join(map(re.escape, message.split(" ... ")))
+    assert resolver.recognises(env)
+
+    with pytest.raises(ValueError, match=rf"^{pattern}.*\. \w+ .*\.$"):
+        resolver.resolve(env)

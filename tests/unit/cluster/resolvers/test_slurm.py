@@ -5,30 +5,24 @@ import pytest
 from tfdist.cluster.model import Cluster, Task
 from tfdist.cluster.resolvers.slurm import SLURM
 
+
+def env_of(text):
+    """Read variables as the command `env` prints them."""
+    return dict(variable.split("=") for variable in text.split())
+
+
 # What Slurm 22.05 gave the batch script of a job with two tasks on each of two nodes.
-BATCH = {
-    "SLURMD_NODENAME": "n8",
-    "SLURM_JOB_ID": "41",
-    "SLURM_JOB_NODELIST": "n[8-9]",
-    "SLURM_LOCALID": "0",
-    "SLURM_NODEID": "0",
-    "SLURM_NODELIST": "n[8-9]",
-    "SLURM_NTASKS": "4",
-    "SLURM_PROCID": "0",
-    "SLURM_TASKS_PER_NODE": "2(x2)",
-}
+BATCH = env_of("""
+SLURMD_NODENAME=n8 SLURM_JOB_ID=41 SLURM_JOB_NODELIST=n[8-9] SLURM_LOCALID=0
+SLURM_NODEID=0 SLURM_NODELIST=n[8-9] SLURM_NTASKS=4 SLURM_PROCID=0
+SLURM_TASKS_PER_NODE=2(x2)
+""")
 # And what its `srun` added to it for the third task.
-STEP = BATCH | {
-    "SLURMD_NODENAME": "n9",
-    "SLURM_DISTRIBUTION": "block",
-    "SLURM_LOCALID": "0",
-    "SLURM_NODEID": "1",
-    "SLURM_PROCID": "2",
-    "SLURM_STEP_ID": "0",
-    "SLURM_STEP_NODELIST": "n[8-9]",
-    "SLURM_STEP_NUM_TASKS": "4",
-    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
-}
+STEP = BATCH | env_of("""
+SLURMD_NODENAME=n9 SLURM_DISTRIBUTION=block SLURM_LOCALID=0 SLURM_NODEID=1
+SLURM_PROCID=2 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n[8-9] SLURM_STEP_NUM_TASKS=4
+SLURM_STEP_TASKS_PER_NODE=2(x2)
+""")
 PORT = 13000 + 32 * (41 * 16 % 593)
 WORKERS = (f"n8:{PORT}", f"n8:{PORT + 1}", f"n9:{PORT}", f"n9:{PORT + 1}")
 
@@ -160,13 +154,10 @@ def test_without_the_variables_of_the_place_the_rank_decides():
 
 # A heterogeneous step of two tasks on one node and one on each of two others. Slurm
 # tells the distribution of a component, and sorts the nodes of all.
-HETEROGENEOUS = {
-    "SLURM_HET_SIZE": "2",
-    "SLURM_DISTRIBUTION": "cyclic",
-    "SLURM_STEP_NODELIST": "n[8-10]",
-    "SLURM_STEP_NUM_TASKS": "4",
-    "SLURM_STEP_TASKS_PER_NODE": "2,1(x2)",
-}
+HETEROGENEOUS = env_of("""
+SLURM_HET_SIZE=2 SLURM_DISTRIBUTION=cyclic SLURM_STEP_NODELIST=n[8-10]
+SLURM_STEP_NUM_TASKS=4 SLURM_STEP_TASKS_PER_NODE=2,1(x2)
+""")
 
 
 def test_the_components_of_a_heterogeneous_step_follow_each_other():

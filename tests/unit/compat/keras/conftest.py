@@ -4,9 +4,11 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.distribute.one_device_strategy import OneDeviceExtended
 
 from tfdist.collectives import SingleCollective
 from tfdist.compat.keras import install
+from tfdist.compat.parameter_server import PlacesVariables
 from tfdist.gradients import GradientReducer
 from tfdist.strategies.base import StepRunner
 from tfdist.strategies.process_replica import ProcessReplicaExtended
@@ -56,7 +58,7 @@ def rank():
 class TwinCollective(SingleCollective):
     """The collective of two ranks that always have the same."""
 
-    size = 2
+    size, chief_writes = 2, True
 
     def __init__(self, rank, told):
         self._rank, self._told = rank, told
@@ -77,6 +79,12 @@ class TwinCollective(SingleCollective):
     def exchange(self, name, value, *, joint=True):
         self.exchanged.append((name, value))
         return self._told[name](value) if name in self._told else [value, value]
+
+    @property
+    def control(self):
+        control = super().control
+        control.wait_for_chief = lambda what: self.chief_writes
+        return control
 
     def call(self, what):
         self.called.append(what)
@@ -100,3 +108,36 @@ def twin():
     return lambda rank=0, **told: TwinStrategy(
         TwinCollective(rank, {name.replace("_", " "): by for name, by in told.items()})
     )
+
+
+class Placing(PlacesVariables, OneDeviceExtended):
+    """What a strategy is told of variables that it places; it cuts seven rows."""
+
+    chief = "/device:CPU:0"
+
+    def __init__(self, strategy):
+        super().__init__(strategy, "/cpu:0")
+        self.asked, self.made, self.shards = [], [], [1]
+
+    def _use_merge_call(self):
+        return False
+
+    @contextmanager
+    def making(self, path, size_bytes, beside=None):
+        self.made.append((path.split("/")[-1], size_bytes, beside))
+        yield
+
+    def sizes_of_shards(self, path, shape, dtype):
+        self.asked.append((path, shape.rank, dtype.name))
+        return self.shards if shape[0] == 7 else [1]
+
+
+@pytest.fixture
+def placing():
+    """Enter the scope of a strategy that places variables."""
+    install(is_alone=True)
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    placing = Placing(strategy)
+    tf.distribute.Strategy.__init__(strategy, placing)
+    with strategy.scope():
+        yield placing

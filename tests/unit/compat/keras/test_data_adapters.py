@@ -1,13 +1,11 @@
 """Keras's data adapters hold what we read, and shuffle by what we replace."""
 
 import functools
-import random
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras.src.trainers.data_adapters import py_dataset_adapter
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
@@ -37,11 +35,6 @@ def dataset():
     return TFDatasetAdapter(tf.data.Dataset.from_tensor_slices(X).batch(4))
 
 
-def rows_of(made):
-    batches = [leaf for batch in made for leaf in tf.nest.flatten(batch)]
-    return [int(row) for batch in batches for row in np.ravel(batch)]
-
-
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_what_an_adapter_shuffles_can_be_told(shuffle):
     assert data_adapters.shuffles_arrays(arrays(shuffle=shuffle)) is shuffle
@@ -59,38 +52,6 @@ def test_whether_a_batch_may_be_too_small_can_be_told(batch_size, size, may):
     adapter = arrays(batch_size=batch_size)
 
     assert data_adapters.may_leave_ranks_empty(adapter, size) is may
-
-
-def shuffled(seed):
-    with data_adapters.agreed_permutations(seed):
-        made = arrays(shuffle=True).get_tf_dataset()
-    return [rows_of(made) for _ in range(2)]
-
-
-def test_an_agreed_seed_gives_equal_permutations_a_new_one_each_epoch():
-    one, other = shuffled(7), shuffled(7)
-
-    assert one == other
-    assert one[0] != one[1]
-    assert [sorted(epoch) for epoch in one] == [list(range(10))] * 2
-    assert shuffled(8) != one
-
-
-def test_batches_follow_the_seed(monkeypatch):
-    monkeypatch.setattr(py_dataset_adapter, "random", random)
-
-    def shuffled_batches(seed):
-        data_adapters.agree_on_batches(seed)
-        adapter = batches(shuffle=True)
-        found = rows_of(adapter.get_tf_dataset())
-        adapter.on_epoch_end()
-        return found
-
-    one = shuffled_batches(7)
-
-    assert one == shuffled_batches(7)
-    assert one != shuffled_batches(8)
-    assert sorted(one) == sorted([*range(8)] * 2)
 
 
 @pytest.mark.parametrize(

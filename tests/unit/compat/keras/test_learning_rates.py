@@ -1,19 +1,12 @@
 import keras
 import pytest
-import tensorflow as tf
-from packaging.version import Version
 
 from tfdist.compat.keras.learning_rates import (
     OwnDecayOptimizer,
     learning_rate_variables,
-    multiply_schedule,
     optimizers_of,
 )
-from tfdist.compat.keras.versions import NEWEST
 from tfdist.mixed_precision import LossScaleOptimizer
-
-IS_OLDER = Version(keras.__version__).release[:2] < NEWEST
-HAS_MULTI_OPTIMIZER = hasattr(keras.optimizers, "MultiOptimizer")
 
 
 def rates_of(optimizer):
@@ -22,16 +15,6 @@ def rates_of(optimizer):
 
 def sgd(rate=0.5):
     return keras.optimizers.SGD(rate)
-
-
-def test_the_variable_is_the_one_that_callbacks_set():
-    optimizer = sgd()
-    (variable,) = learning_rate_variables(optimizer)
-
-    variable.assign(0.25)
-    assert float(optimizer.learning_rate) == 0.25
-    optimizer.learning_rate = 0.125
-    assert float(variable.numpy()) == 0.125
 
 
 def test_a_schedule_cannot_be_set():
@@ -51,18 +34,6 @@ def test_within_loss_scaling_the_inner_one_counts(wrap):
     assert rates_of(wrap(inner)) == [0.5]
 
 
-@pytest.mark.skipif(
-    IS_OLDER and not HAS_MULTI_OPTIMIZER, reason=f"Keras {keras.__version__} has none"
-)
-def test_of_several_optimizers_each_has_one():
-    kinds = keras.optimizers
-    several = kinds.MultiOptimizer(
-        kinds.OptimizerMap(sgd(0.5), {"a": sgd(0.25), "b": kinds.Adam(0.125)})
-    )
-
-    assert sorted(rates_of(several)) == [0.125, 0.25, 0.5]
-
-
 def model(**options):
     made = keras.Sequential([keras.layers.Dense(1)])
     made.compile(**options)
@@ -80,26 +51,6 @@ def test_optimizers_that_a_model_holds_come_in_the_order_of_their_names(names):
         *(several.a, several.last[0], several.optimizer, several.z),
         several.zero["one"],
     ]
-
-
-def test_a_schedule_is_multiplied_and_stays_what_it_is():
-    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([1], [0.5, 0.25])
-    optimizer = keras.optimizers.SGD(schedule)
-    config = optimizer.get_config()
-    multiplier = keras.Variable(2.0, trainable=False)
-    multiply_schedule(optimizer, multiplier)
-    weight = keras.Variable([0.0])
-    step = tf.function(lambda: optimizer.apply([tf.ones([1])], [weight]))
-    step()
-    assert weight.numpy().tolist() == [-1.0]
-    multiplier.assign(4.0)
-    step()
-    step()
-
-    # 0.5 * 2, 0.5 * 4 and 0.25 * 4.
-    assert weight.numpy().tolist() == [-4.0]
-    assert float(optimizer.learning_rate) == 1.0
-    assert optimizer.get_config() == config
 
 
 class Steady(OwnDecayOptimizer):

@@ -178,17 +178,6 @@ def evaluated():
     return model
 
 
-def test_results_of_metrics_are_noted_in_a_block(evaluated):
-    loss, compiled = evaluated.metrics
-    with noted_results(evaluated) as noted:
-        returned = evaluated.get_metrics_result()
-    evaluated.get_metrics_result()
-
-    assert [found[1:] for found in noted] == [(loss, None), (compiled, "mae")]
-    assert [value for value, *_ in noted] == [returned["loss"], returned["mae"]]
-    assert "result" not in vars(loss)
-
-
 def test_metrics_are_reset_after_the_steps_in_flight(rank, evaluated):
     class Hooks:
         is_alone = False
@@ -203,3 +192,10 @@ def test_metrics_are_reset_after_the_steps_in_flight(rank, evaluated):
 
     assert seen == [2.0]
     assert float(evaluated.metrics[0].total) == 0.0
+
+
+def test_a_block_that_raises_leaves_no_metric_replaced(evaluated):
+    with pytest.raises(ValueError, match="stop"), noted_results(evaluated):
+        raise ValueError("stop")
+
+    assert not any("result" in vars(metric) for metric in evaluated.metrics)

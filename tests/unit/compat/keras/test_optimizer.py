@@ -21,25 +21,6 @@ def applied(strategy, gradients, **options):
     return seen
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, [[-0.6, -0.8], [-1.2, -1.6]]),
-        # The sum has a norm of 1, its half one of 0.5.
-        ({"clipnorm": 0.5}, [[-0.3, -0.4], [-0.6, -0.8]]),
-        ({"global_clipnorm": 1.0}, [[-0.6, -0.8], [-1.2, -1.6]]),
-        (
-            {"gradient_accumulation_steps": 2, "clipnorm": 0.5},
-            [[0.0, 0.0], [-0.3, -0.4]],
-        ),
-    ],
-)
-def test_the_sum_over_ranks_is_clipped(twin, options, expected):
-    found = applied(twin(), [[0.3, 0.4]] * 2, **options)
-
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
 def test_accumulated_gradients_are_sent_once_for_an_update(twin):
     sent = []
     strategy = twin()

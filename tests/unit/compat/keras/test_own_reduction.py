@@ -57,8 +57,13 @@ def test_loss_scaling_decides_on_reduced_gradients():
     assert not optimizer.is_reduced
 
 
-def test_compile_leaves_xla_off(model, monkeypatch):
-    monkeypatch.setattr(model, "_resolve_auto_jit_compile", lambda: True)
+class OnGpu(keras.Sequential):
+    def _resolve_auto_jit_compile(self):
+        return True
+
+
+def test_compile_leaves_xla_off():
+    model = OnGpu([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(), "mse")
     assert model.jit_compile
     model.compile(keras.optimizers.LossScaleOptimizer(Doubling(1.0)), "mse")

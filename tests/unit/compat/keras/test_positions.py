@@ -52,17 +52,6 @@ def test_it_is_there_as_long_as_the_fit(model):
     assert callback.seen == [("begins", model, None), ("ends", model, None)]
 
 
-def test_logs_of_an_earlier_fit_count_if_this_one_has_made_no_step():
-    position = Position(1)
-    position.logs = {"loss": 1.0}
-
-    assert position.take_logs({}) == {"loss": 1.0}
-    assert position.take_logs({}) == {}
-    position.logs = {"loss": 1.0}
-    assert position.take_logs({"loss": 2.0}) == {"loss": 2.0}
-    assert position.take_logs({}) == {}
-
-
 def test_the_global_seed_can_be_set_where_it_was_never_used():
     keras.utils.clear_session()
     assert global_seed_state() is None

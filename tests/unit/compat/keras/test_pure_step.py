@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.compat.keras import install
-from tfdist.compat.keras.pure_step import PureScope, captured
+from tfdist.compat.keras.pure_step import PureScope
 from tfdist.compat.keras.sharded import ShardedValue
 
 
@@ -94,27 +94,6 @@ def test_what_is_assigned_is_kept_and_the_variables_do_not_change():
     assert [float(one) for one in after] == [6.0, 11.0, 3.0]
     assert [float(one) for one in before] == [1.0, 2.0, 3.0]
     assert [float(one.numpy()) for one in (a, b, c)] == [1.0, 2.0, 3.0]
-
-
-# Optimizers.
-
-
-def test_an_optimizer_is_not_applied_but_what_it_is_given_is_kept():
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile("sgd")
-    weights, before = model.trainable_variables, model.get_weights()
-    gradient = [tf.ones((2, 1)), None]
-    with captured(model) as given:
-        model.optimizer.apply(gradient, weights)
-
-    [one] = given
-    assert one.optimizer is model.optimizer
-    assert one.gradients[0] is gradient[0]
-    assert one.gradients[1] is None
-    assert [id(v) for v in one.variables] == [id(v) for v in weights]
-    for found, kept in zip(model.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(found, kept)
-    assert int(model.optimizer.iterations) == 0
 
 
 # Lookups.

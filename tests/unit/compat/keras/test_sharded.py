@@ -6,7 +6,6 @@ import tensorflow as tf
 from tfdist.compat.keras.sharded import (
     ShardedValue,
     shard_scope,
-    shards_of,
 )
 
 ROWS = np.arange(14.0, dtype="float32").reshape(7, 2)
@@ -172,23 +171,3 @@ def test_an_export_is_refused(value, tmp_path):
         r"Received: \S+ in 3 shards\. Save it with model\.save, and export what",
     ):
         model_of(value).export(tmp_path / "exported", verbose=False)
-
-
-# Shards one by one.
-
-
-@pytest.fixture
-def variable(shards):
-    made = keras.Variable(ROWS, name="table")
-    made._value = ShardedValue(shards)
-    return made
-
-
-def test_each_shard_is_a_variable_of_keras(variable, shards):
-    found = shards_of(variable)
-
-    assert [one.path for one in found] == ["table"] * 3
-    assert [tuple(one.shape) for one in found] == [(3, 2), (3, 2), (1, 2)]
-    assert [id(one.value) for one in found] == [id(shard) for shard in shards]
-    assert isinstance(variable.value, ShardedValue)
-    assert tuple(variable.shape) == (7, 2)

@@ -1,4 +1,4 @@
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import keras
 import numpy as np
@@ -7,45 +7,54 @@ import tensorflow as tf
 
 from tfdist.callbacks.backup.state import SavedVariables, TrainingVariables
 from tfdist.collectives import SingleCollective
-from tfdist.compat.keras import install, sharded
+from tfdist.compat.keras import sharded
 from tfdist.compat.keras.sharded import ShardedValue, shards_of, split_gradient
 from tfdist.compat.keras.sharded_optimizer import apply_arguments
-from tfdist.compat.parameter_server import PlacesVariables
 from tfdist.optimizers import LazyAdam
 
 TABLE = np.random.default_rng(1).normal(size=(7, 3)).astype("float32")
 STEPS = 4
 
 
-DefaultExtended = type(tf.distribute.get_strategy().extended)
-
-
-class Servers(PlacesVariables, DefaultExtended):
-    """The extended part of a strategy that cuts what has seven rows."""
-
-    chief = "/device:CPU:0"
+@pytest.fixture
+def cut(placing):
+    """Return a block in which variables are cut."""
 
     @contextmanager
-    def making(self, path, size_bytes, beside=None):
+    def block(*sizes):
+        placing.shards = [*sizes] or [4, 3]
         yield
+        placing.shards = [1]
 
-    def sizes_of_shards(self, path, shape, dtype):
-        return [4, 3] if shape[0] == 7 else [1]
+    return block
 
 
 @pytest.fixture
-def cut(monkeypatch):
-    """Return a block in which variables are cut."""
-    install(is_alone=True)
-    extended = tf.distribute.get_strategy().extended
+def by_parts(monkeypatch):
+    """Let parts have so many bytes; return a block in which shards go by parts only."""
 
-    @contextmanager
-    def block():
-        with monkeypatch.context() as patch:
-            patch.setattr(extended, "__class__", Servers)
-            yield
+    def by_parts(part_bytes):
+        monkeypatch.setattr(sharded, "PART_BYTES", part_bytes)
 
-    return block
+        @contextmanager
+        def block(*refused):
+            with monkeypatch.context() as patch:
+                for name in refused:
+                    patch.setattr(ShardedValue, name, fail)
+                yield
+
+        return block
+
+    return by_parts
+
+
+def fail(*_):
+    raise AssertionError("all rows at once")
+
+
+def table_model(**options):
+    layer = keras.layers.Embedding(7, 3, **options)
+    return keras.Sequential([keras.Input((2,), dtype="int32"), layer])
 
 
 def made(**options):
@@ -79,9 +88,8 @@ def end(optimizer, table, bias, *, sparse):
     of_bias = tf.constant([0.1, 0.2, -0.3])
     for step in range(STEPS):
         parts = split_gradient(gradients(step, sparse=sparse), table)
-        optimizer.apply(
-            *apply_arguments(optimizer, [(table, parts), (bias, [of_bias])])
-        )
+        given = apply_arguments(optimizer, [(table, parts), (bias, [of_bias])])
+        tf.distribute.get_strategy().run(optimizer.apply, given)
     kept = dict(enumerate(v.numpy() for v in optimizer.variables))
     return {"table": table.numpy(), "bias": bias.numpy(), **kept}
 
@@ -180,78 +188,54 @@ def test_only_rows_of_the_batch_are_updated_in_shards(cut):
     check(cut, lambda: LazyAdam(0.1), sparse=True)
 
 
-def given_paths(make, variables, gradient):
-    optimizer = make()
-    parts = [None if gradient is None else split_gradient(gradient, variables[0])]
-    grads, found = apply_arguments(
-        optimizer, [(variables[0], parts[0]), (variables[1], None)]
-    )
-    return [tuple(v.shape) for v in found], grads
-
-
+@pytest.mark.parametrize("has_gradient", [True, False])
 @pytest.mark.parametrize("optimizer", [keras.optimizers.Adam, LazyAdam])
-def test_shards_are_given_where_that_is_enough(cut, optimizer):
+def test_shards_are_given_where_that_is_enough(cut, optimizer, has_gradient):
     with cut():
-        variables = made()
-    shapes, grads = given_paths(optimizer, variables, tf.ones((7, 3)))
-    assert shapes == [(4, 3), (3, 3), (3,)]
-    assert [None if g is None else tuple(g.shape) for g in grads] == [
-        (4, 3),
-        (3, 3),
-        None,
-    ]
+        table, bias = made()
+    parts = split_gradient(tf.ones((7, 3)), table) if has_gradient else None
+    grads, found = apply_arguments(optimizer(), [(table, parts), (bias, None)])
 
-    shapes, grads = given_paths(optimizer, variables, None)
-    assert shapes == [(4, 3), (3, 3), (3,)]
-    assert grads == [None] * 3
+    assert [tuple(v.shape) for v in found] == [(4, 3), (3, 3), (3,)]
+    shapes = [None if g is None else tuple(g.shape) for g in grads]
+    assert shapes == ([(4, 3), (3, 3), None] if has_gradient else [None] * 3)
 
 
 # Files.
 
 
-def test_a_large_table_in_bfloat16_is_saved(cut, monkeypatch, tmp_path):
-    monkeypatch.setattr(sharded, "PART_BYTES", 12)
-    models = []
-    for value in TABLE, 0 * TABLE:
-        with cut():
-            table = keras.layers.Embedding(7, 3, weights=[value], dtype="bfloat16")
-            models.append(keras.Sequential([keras.Input((2,), dtype="int32"), table]))
-    saved, loaded = models
+def test_a_large_table_in_bfloat16_is_saved(cut, by_parts, tmp_path):
+    by_parts(12)
+    with cut():
+        saved, loaded = (
+            table_model(weights=[value], dtype="bfloat16")
+            for value in (TABLE, 0 * TABLE)
+        )
     saved.save_weights(tmp_path / "model.weights.h5")
     loaded.load_weights(tmp_path / "model.weights.h5")
 
-    assert isinstance(table._embeddings._value, ShardedValue)
+    assert isinstance(loaded.layers[0]._embeddings._value, ShardedValue)
     np.testing.assert_array_equal(loaded.get_weights()[0], saved.get_weights()[0])
     assert saved.get_weights()[0].any()
 
 
-def fail(*_):
-    raise AssertionError("all rows at once")
-
-
 @pytest.mark.parametrize("part_bytes", [sharded.PART_BYTES, 24])
 def test_what_was_saved_of_shards_is_loaded_in_others(
-    cut, monkeypatch, tmp_path, part_bytes
+    cut, by_parts, tmp_path, part_bytes
 ):
-    monkeypatch.setattr(sharded, "PART_BYTES", part_bytes)
+    only_parts = by_parts(part_bytes) if part_bytes == 24 else lambda _: nullcontext()
     with cut():
-        layers = [keras.Input((2,), dtype="int32"), keras.layers.Embedding(7, 3)]
-        model = keras.Sequential(layers)
+        model = table_model()
         model.compile("adam", "mse")
         table = model.layers[0].embeddings
         model.optimizer.build([table])
         parts = split_gradient(gradients(0, sparse=True), table)
         model.optimizer.apply(*apply_arguments(model.optimizer, [(table, parts)]))
-        with monkeypatch.context() as patch:
-            if part_bytes == 24:
-                patch.setattr(ShardedValue, "read_value", fail)
+        with only_parts("read_value"):
             model.save(tmp_path / "model.keras")
             weights = model.get_weights()
         np.testing.assert_array_equal(weights[0], table._value)
-    monkeypatch.setattr(Servers, "sizes_of_shards", lambda *_: [2, 3, 2])
-    with cut(), monkeypatch.context() as patch:
-        if part_bytes == 24:
-            patch.setattr(ShardedValue, "assign", fail)
+    with cut(2, 3, 2), only_parts("assign"):
         loaded = keras.models.load_model(tmp_path / "model.keras")
 
     assert [v.shape[0] for v in shards_of(table)] == [4, 3]
@@ -266,19 +250,16 @@ def test_what_was_saved_of_shards_is_loaded_in_others(
     assert [v.shape[0] for v in shards_of(momentum)] == [2, 3, 2]
 
 
-def test_a_backup_takes_and_restores_shards_by_parts(cut, monkeypatch):
-    monkeypatch.setattr(sharded, "PART_BYTES", 24)
+def test_a_backup_takes_and_restores_shards_by_parts(cut, by_parts):
     with cut():
-        layers = [keras.Input((2,), dtype="int32"), keras.layers.Embedding(7, 3)]
-        model = keras.Sequential(layers)
+        model = table_model()
     before = model.get_weights()[0]
     variables = TrainingVariables(model, with_metrics=False)
-    for name in "read_value", "assign":
-        monkeypatch.setattr(ShardedValue, name, fail)
-    specs, equal, own = variables.take(SingleCollective())
-    model.set_weights([0 * before])
-    saved = SavedVariables(specs, equal, [own])
-    variables.restore(saved, SingleCollective(), metrics=False)
+    with by_parts(24)("read_value", "assign"):
+        specs, equal, own = variables.take(SingleCollective())
+        model.set_weights([0 * before])
+        saved = SavedVariables(specs, equal, [own])
+        variables.restore(saved, SingleCollective(), metrics=False)
 
     np.testing.assert_array_equal(model.get_weights()[0], before)
     assert before.any()

@@ -190,37 +190,6 @@ def test_keras_compiles_no_step_and_the_model_still_says_so(twin):
     assert model.train_function.__module__.startswith("tfdist")
 
 
-def test_seeds_differ_between_ranks_and_their_states_do_not(twin):
-    def draw(rank):
-        class Draws(keras.layers.Layer):
-            def call(self, inputs):
-                seed = generator.next()
-                if tf.executing_eagerly():
-                    drawn.append(seed.numpy().tolist())
-                return inputs
-
-        generator, drawn = keras.random.SeedGenerator(5), []
-        model = lazy(twin(rank), Draws(), run_eagerly=True)
-        model.train_on_batch(X, Y)
-        return drawn, generator.state.numpy().tolist()
-
-    (mine, state), (theirs, other_state) = draw(1), draw(0)
-
-    assert len(mine) == len(theirs) > 0
-    assert all(one != other for one, other in zip(mine, theirs, strict=True))
-    assert state == other_state
-
-
-def test_metrics_and_predictions_are_those_of_all_ranks(twin):
-    model = lazy(twin(), run_eagerly=True)
-    model.build((None, 3))
-    model.set_weights([np.zeros((3, 1)), np.zeros(1)])
-
-    assert model.evaluate(X, 2 * Y, verbose=0) == [4.0, 2.0]
-    # The twin has predicted what this rank has, the rows of its half.
-    assert model.predict(X, verbose=0).shape == (8, 1)
-
-
 def test_a_function_makes_the_data_of_a_process():
     strategy, contexts = AllReduceStrategy(), []
 

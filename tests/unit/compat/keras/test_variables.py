@@ -1,17 +1,13 @@
 """Variables: noted assignments, copies on devices, and places on servers."""
 
-from contextlib import contextmanager
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.distribute.one_device_strategy import OneDeviceExtended
 
-from tfdist.compat.keras import install
 from tfdist.compat.keras.variables import lying_beside
 from tfdist.compat.mirrored import copies_here
-from tfdist.compat.parameter_server import PlacesVariables, drawing_rows
+from tfdist.compat.parameter_server import drawing_rows
 from tfdist.strategies import MirroredStrategy
 
 
@@ -26,29 +22,6 @@ def test_every_assignment_is_noted(rank, method):
     assert float(found) == float(variable) == expected
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        keras.layers.BatchNormalization,
-        lambda: keras.layers.SpectralNormalization(keras.layers.Dense(2)),
-        keras.metrics.Mean,
-    ],
-)
-def test_layers_and_metrics_of_keras_assign_their_state_so(rank, make):
-    made = make()
-    with rank() as hooks:
-        if isinstance(made, keras.layers.Layer):
-            made.build((None, 2))
-            made(np.ones((4, 2), "float32"), training=True)
-            state = [v for v in made.non_trainable_variables if v.dtype == "float32"]
-        else:
-            made.update_state(3.0)
-            state = made.variables
-
-    assert state
-    assert {id(v) for v in state} <= {id(v) for v in hooks.assigned}
-
-
 @pytest.mark.parametrize("aggregation", ["only_first_replica", "mean"])
 def test_copies_on_devices_are_assigned_and_read_as_one(aggregation, two_cpus):
     strategy = MirroredStrategy(two_cpus)
@@ -61,37 +34,6 @@ def test_copies_on_devices_are_assigned_and_read_as_one(aggregation, two_cpus):
 
 
 # Places.
-
-
-class Placing(PlacesVariables, OneDeviceExtended):
-    """What a strategy is told of the variables that it places."""
-
-    chief = "/device:CPU:0"
-
-    def __init__(self, strategy):
-        super().__init__(strategy, "/cpu:0")
-        self.made = []
-        self.shards = [1]
-
-    @contextmanager
-    def making(self, path, size_bytes, beside=None):
-        self.made.append((path.split("/")[-1], size_bytes, beside))
-        yield
-
-    def sizes_of_shards(self, path, shape, dtype):
-        assert (path, shape.rank, dtype.name) == ("table", 2, "float32")
-        return self.shards
-
-
-@pytest.fixture
-def placing():
-    """Enter the scope of a strategy that places variables."""
-    install(is_alone=True)
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    placing = Placing(strategy)
-    tf.distribute.Strategy.__init__(strategy, placing)
-    with strategy.scope():
-        yield placing
 
 
 def table_of(initializer, **options):
@@ -118,6 +60,7 @@ def test_shards_begin_as_the_whole_does(placing, initializer):
     np.testing.assert_array_equal(cut.numpy(), whole.numpy())
     assert tuple(cut.shape) == (7, 2)
     assert placing.made[1:] == [("table[0:4]", 32, None), ("table[4:7]", 24, None)]
+    assert placing.asked == [("table", 2, "float32")] * 2
 
 
 def test_zeros_are_never_made_as_a_whole(placing, monkeypatch):
@@ -151,16 +94,6 @@ def test_random_rows_are_drawn_without_the_others(initializer, dtype):
             with drawing_rows(shape, start, stop):
                 rows = initializer(shape, dtype=dtype)
             np.testing.assert_array_equal(rows, whole[start:stop])
-
-
-def test_random_values_are_never_made_as_a_whole(placing, monkeypatch):
-    placing.shards = [4, 3]
-    made, identity = [], tf.identity
-    monkeypatch.setattr(tf, "identity", lambda rows: made.append(0) or identity(rows))
-    table_of(keras.initializers.RandomUniform())
-    assert not made
-    table_of(keras.initializers.Orthogonal())
-    assert len(made) == 2
 
 
 def test_what_is_not_trained_is_cut_only_beside_what_is(placing):
