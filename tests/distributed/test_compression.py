@@ -143,7 +143,7 @@ def resumed(collective, folder):
         keras.backend.clear_session()
         keras.utils.set_random_seed(1)
         strategy = tfdist.strategies.AllReduceStrategy(
-            collective, compression="powersgd", check_first_step="off"
+            collective, compression="powersgd"
         )
         with strategy.scope():
             model = keras.Sequential(
@@ -168,9 +168,7 @@ def compress():
     collective = None
     for name in NAMES:
         strategy = tfdist.strategies.AllReduceStrategy(
-            *([collective] if collective else []),
-            compression=name,
-            check_first_step="off",
+            *([collective] if collective else []), compression=name
         )
         collective = strategy.collective
         weights = trained(strategy)

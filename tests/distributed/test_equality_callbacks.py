@@ -148,7 +148,6 @@ ROWS = {
 VARIANTS = [
     "beside ReduceLROnPlateau",
     "schedule of Keras, multiplied",
-    "scale, warm-up, schedule",
 ]
 
 

@@ -367,9 +367,6 @@ VARIANTS = [
     "LSTM",
     "loaded",
     "built lazily",
-    "BatchNormalization, synchronised, clipped",
-    "frozen",
-    "Dense, one row left",
 ]
 
 

@@ -92,13 +92,7 @@ ROWS = {
 }
 CELLS = [
     ("dense", "1 in parts"),
-    # Two of one engine, which share processes; the others wait for `make test-slow`.
-    ("convolution", "2 in parts"),
-    ("attention", "2 in parts"),
-    *(
-        pytest.param(row, "2 in parts", marks=SLOW)
-        for row in ("dense", "LSTM", "embedding")
-    ),
+    *((row, "2 in parts") for row in ROWS),
     *(pytest.param(row, "4 in parts", marks=SLOW) for row in ROWS),
     pytest.param("convolution", "8 in parts", marks=SLOW),
 ]

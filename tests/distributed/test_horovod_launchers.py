@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from horovod_jobs import MPIRUN
-from launcher import TFDIST
 
 pytestmark = [
     pytest.mark.new_processes,
@@ -21,6 +20,7 @@ pytestmark = [
 
 SECONDS = 200
 HOROVODRUN = (str(Path(sys.executable).with_name("horovodrun")), "-np", "2")
+TFDIST = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())", "run")
 LAUNCHERS = {
     "horovodrun": (*HOROVODRUN, "--gloo", sys.executable),
     "horovodrun --mpi": (*HOROVODRUN, "--mpi", sys.executable),

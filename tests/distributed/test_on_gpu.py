@@ -6,6 +6,7 @@ GPU_TESTS_ON_CPU=1 runs the same on processors, to check the tests themselves.
 import hashlib
 import os
 import re
+import subprocess
 from time import perf_counter
 
 import parameter_server_jobs
@@ -19,7 +20,6 @@ import test_equality_programs
 import test_equality_steps
 import test_estimate
 from equality_clusters import Place
-from launcher import COMMAND, printed_by
 
 from tfdist.testing import cluster
 
@@ -163,10 +163,16 @@ def test_of_parameter_servers_only_the_worker_has_a_card():
 def test_an_estimate_of_a_script_that_xla_compiles(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(test_estimate.SCRIPT)
-    job = ("-np", "1", "--steps", "4", script, "own")
-    printed = printed_by(COMMAND, "estimate", *job)
+    done = subprocess.run(
+        [*test_estimate.TFDIST, "estimate", "-np", "1", "--steps", "4", script, "own"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
-    is_of_gpu = "GPU memory, MiB" in printed
+    assert done.returncode == 0, done.stderr
+    is_of_gpu = "GPU memory, MiB" in done.stdout
     assert is_of_gpu == ("GPU_TESTS_ON_CPU" not in os.environ)
 
 
