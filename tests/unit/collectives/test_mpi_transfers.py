@@ -141,8 +141,7 @@ def test_ranks_in_different_transfers_are_told_so(world):
     assert world.sent == []
 
 
-def test_a_rank_that_waits_learns_of_a_failure(world, monkeypatch):
-    monkeypatch.setattr(mpi_transfers, "_POLL_SECONDS", 0.0)
+def test_a_rank_that_waits_learns_of_a_failure(world):
     world.polls = 10**9
     transfers = Transfers(world)
     checks = []

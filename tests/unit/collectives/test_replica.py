@@ -31,53 +31,51 @@ def in_replicas(strategy, act, *, eagerly):
     return [[np.asarray(each[number]) for each in results] for number in range(2)]
 
 
-EAGERLY = pytest.mark.parametrize("eagerly", [False, True], ids=["graph", "eager"])
-
-
-@EAGERLY
-@pytest.mark.parametrize(
-    ("reduction", "result"), [("sum", 3.0), ("mean", 1.5), ("min", 1.0), ("max", 2.0)]
-)
-def test_both_get_what_both_have(strategy, eagerly, reduction, result):
+def reduced(reduction):
     def act(collective, rank):
         value = tf.fill([2, 3], float(rank + 1))
         return collective.all_reduce([value], reduction, name="x")
 
+    return act
+
+
+def gathered(collective, rank):
+    rows = tf.fill([rank + 1, 2], float(rank))
+    return [collective.all_gather(rows, name="x")]
+
+
+def sent_by(root_rank):
+    return lambda collective, rank: collective.broadcast(
+        [tf.constant(rank)], root_rank, name="x"
+    )
+
+
+def slices_averaged(collective, rank):
+    slices = tf.IndexedSlices(
+        tf.fill([1, 2], float(rank + 1)), tf.constant([rank]), tf.constant([4, 2])
+    )
+    (total,) = collective.all_reduce([slices], "mean", name="x")
+    return [tf.convert_to_tensor(total)]
+
+
+@pytest.mark.parametrize("eagerly", [False, True], ids=["graph", "eager"])
+@pytest.mark.parametrize(
+    ("act", "result"),
+    [
+        (reduced("sum"), [[3.0] * 3] * 2),
+        (reduced("mean"), [[1.5] * 3] * 2),
+        (reduced("min"), [[1.0] * 3] * 2),
+        (reduced("max"), [[2.0] * 3] * 2),
+        (gathered, [[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]),
+        (sent_by(0), 0),
+        (sent_by(1), 1),
+        (slices_averaged, [[0.5, 0.5], [1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]),
+    ],
+    ids=["sum", "mean", "min", "max", "rows", "of rank 0", "of rank 1", "slices"],
+)
+def test_both_devices_get_the_result(strategy, act, result, eagerly):
     for (found,) in in_replicas(strategy, act, eagerly=eagerly):
-        np.testing.assert_array_equal(found, np.full([2, 3], result, "float32"))
-
-
-@EAGERLY
-def test_rows_come_in_the_order_of_the_devices(strategy, eagerly):
-    def act(collective, rank):
-        rows = tf.fill([rank + 1, 2], float(rank))
-        return [collective.all_gather(rows, name="x")]
-
-    for (found,) in in_replicas(strategy, act, eagerly=eagerly):
-        assert found.tolist() == [[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]
-
-
-@EAGERLY
-@pytest.mark.parametrize("root_rank", [0, 1])
-def test_both_get_the_value_of_one(strategy, eagerly, root_rank):
-    def act(collective, rank):
-        return collective.broadcast([tf.constant(rank)], root_rank, name="x")
-
-    for (found,) in in_replicas(strategy, act, eagerly=eagerly):
-        assert found == root_rank
-
-
-@EAGERLY
-def test_the_sum_of_slices_is_all_rows(strategy, eagerly):
-    def act(collective, rank):
-        slices = tf.IndexedSlices(
-            tf.fill([1, 2], float(rank + 1)), tf.constant([rank]), tf.constant([4, 2])
-        )
-        (total,) = collective.all_reduce([slices], "mean", name="x")
-        return [tf.convert_to_tensor(total)]
-
-    for (found,) in in_replicas(strategy, act, eagerly=eagerly):
-        assert found.tolist() == [[0.5, 0.5], [1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
+        assert found.tolist() == result
 
 
 def test_within_a_branch_there_is_no_meeting_and_none_is_needed(strategy):

@@ -18,8 +18,13 @@ def test_a_tensorflow_that_has_started_is_refused():
         TensorFlowCollective(Cluster(workers=HOSTS))
 
 
-def test_more_processes_on_a_host_than_gpus_are_refused(monkeypatch):
+@pytest.fixture
+def unstarted(monkeypatch):
+    """Let TensorFlow seem not to have run anything."""
     monkeypatch.setattr("tfdist.compat.tensorflow.check_not_started", lambda: None)
+
+
+def test_more_processes_on_a_host_than_gpus_are_refused(unstarted, monkeypatch):
     monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["0", "1"])
 
     with pytest.raises(
@@ -28,7 +33,7 @@ def test_more_processes_on_a_host_than_gpus_are_refused(monkeypatch):
         TensorFlowCollective(Cluster(workers=HOSTS, task=Task("worker", 2)))
 
 
-def test_each_process_on_a_host_takes_a_gpu_of_its_own(monkeypatch):
+def test_each_process_on_a_host_takes_a_gpu_of_its_own(unstarted, monkeypatch):
     class Called(Exception):
         pass
 
@@ -36,7 +41,6 @@ def test_each_process_on_a_host_takes_a_gpu_of_its_own(monkeypatch):
         raise Called
 
     chosen = []
-    monkeypatch.setattr("tfdist.compat.tensorflow.check_not_started", lambda: None)
     monkeypatch.setattr("tfdist.collectives.tensorflow.call_roll", call_roll)
     monkeypatch.setattr(
         "tfdist.collectives.tensorflow.pin", lambda *place: chosen.append(place)
@@ -57,14 +61,6 @@ class Ops:
     def reduce(self, flat, reduction, name):
         self.given.append((name, flat.shape.rank, int(tf.size(flat))))
         return flat * 2 if reduction in ("sum", "mean") else flat
-
-    def gather(self, flat, name):
-        self.given.append((name, flat.shape.rank, int(tf.size(flat))))
-        return tf.stack([flat, flat])
-
-    def broadcast(self, flat, root_rank, name):
-        self.given.append((name, flat.shape.rank, int(tf.size(flat))))
-        return flat
 
 
 class Moves(FlatCollective):
@@ -88,12 +84,3 @@ def test_tensors_of_one_type_are_one_flat_tensor_on_the_way():
     assert moves._ops.given == [("x", 1, 9)]
     np.testing.assert_array_equal(one, MATRIX * 2)
     np.testing.assert_array_equal(other, (1.0 + MATRIX[0]) * 2)
-
-
-def test_rows_are_padded_to_one_number_and_cut_again():
-    moves = Moves()
-
-    rows = moves.all_gather(MATRIX, name="x")
-
-    np.testing.assert_array_equal(rows, np.concatenate([MATRIX, MATRIX]))
-    assert [name for name, *_ in moves._ops.given] == ["x/rows", "x"]

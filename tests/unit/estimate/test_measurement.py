@@ -14,11 +14,16 @@ SCRIPT, NETWORK = ("train.py", "--epochs", "1"), Link(5e-5, 8e-10)
 @pytest.fixture
 def started(monkeypatch, make_profile):
     """Let sums take 3 ms on a machine of four cores; return what is started."""
-    started = []
+
+    class Started(list):
+        profile = {}
+
+    started = Started()
 
     def start(groups):
         started.extend(groups)
-        return [[asdict(make_profile(each.settings["ranks"]))] for each in groups]
+        ranks = [each.settings["ranks"] for each in groups]
+        return [[asdict(make_profile(number, **started.profile))] for number in ranks]
 
     def run_allreduce(size, sizes_bytes, **options):
         started.append((size, *sizes_bytes, options["collective"]))
@@ -53,9 +58,8 @@ def test_one_process_needs_no_engine(started):
     assert measured.calibration is None
 
 
-def test_a_script_without_steps(started, monkeypatch, make_profile):
-    empty = asdict(make_profile(step_seconds=[]))
-    monkeypatch.setattr(measurement, "start", lambda groups: [[empty]])
+def test_a_script_without_steps(started):
+    started.profile = {"step_seconds": []}
     with pytest.raises(BenchmarkError, match="0 measured steps as one of 1 processes"):
         measure(Scenario(SCRIPT, NETWORK, (1,)))
 

@@ -169,33 +169,35 @@ def unseeded():
     return model
 
 
-OF_MODELS = {
+OTHER_BITS = (
+    "With virtual_ranks, a model must have the same bits on any number of processes. "
+    "Received: "
+)
+REFUSED = {
     "a seed": (
         unseeded,
-        "a program without a seed. Call keras.utils.set_random_seed(1) before you make "
-        "the model.",
+        f"{OTHER_BITS}a program without a seed. Call keras.utils.set_random_seed(1) "
+        "before you make the model.",
     ),
     "a step": (
         stepping,
-        "a step of its own in the model 'stepping'. Use Keras's train_step, test_step "
-        "and compute_metrics.",
+        f"{OTHER_BITS}a step of its own in the model 'stepping'. Use Keras's "
+        "train_step, test_step and compute_metrics.",
     ),
     "normalization": (
         normalized,
-        "batch normalization in 'norm'. Use LayerNormalization or GroupNormalization, "
-        "or freeze the layer.",
+        f"{OTHER_BITS}batch normalization in 'norm'. Use LayerNormalization or "
+        "GroupNormalization, or freeze the layer.",
     ),
     "XLA": (
         lambda: model_with(jit_compile=True),
-        "jit_compile=True in the model 'sequential",
+        f"{OTHER_BITS}jit_compile=True in the model 'sequential",
     ),
     "a metric": (
         lambda: model_with(metrics=[Highest()]),
-        "a metric whose variable 'highest/seen' is not a sum over rows. Leave the "
-        "metric out, or give its variables aggregation='sum'.",
+        f"{OTHER_BITS}a metric whose variable 'highest/seen' is not a sum over rows. "
+        "Leave the metric out, or give its variables aggregation='sum'.",
     ),
-}
-OF_LAYERS = {
     "communicating": (
         lambda: model_with(Communicating()),
         "With virtual_ranks, a layer must compute each row by itself. Received: one "
@@ -226,21 +228,8 @@ OF_LAYERS = {
 }
 
 
-@pytest.mark.parametrize("name", OF_MODELS)
-def test_models_whose_bits_would_differ_are_refused_before_a_step(name):
-    make, message = OF_MODELS[name]
-    with Strategy().scope():
-        model = make()
-    told = "With virtual_ranks, a model must have the same bits on any number of "
-    with pytest.raises(
-        ValueError, match=re.escape(f"{told}processes. Received: {message}")
-    ):
-        fit(model)
-
-
-@pytest.mark.parametrize("name", OF_LAYERS)
-def test_what_no_part_can_do_is_refused_before_a_step(name):
-    make, message = OF_LAYERS[name]
+@pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_parts_cannot_do_is_refused_before_a_step(make, message):
     with Strategy().scope():
         model = make()
     before = model.get_weights()
@@ -258,16 +247,9 @@ def test_frozen_normalization_changes_nothing_and_is_allowed():
     assert np.isfinite(fit(model).history["loss"][0])
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda strategy, model: model.train_on_batch(ONES, ONES),
-        lambda strategy, model: model.test_on_batch(ONES, ONES),
-    ],
-)
-def test_batches_that_are_no_global_ones_are_refused(call):
-    strategy = Strategy()
-    with strategy.scope():
+@pytest.mark.parametrize("method", ["train_on_batch", "test_on_batch"])
+def test_batches_that_are_no_global_ones_are_refused(method):
+    with Strategy().scope():
         model = model_with()
     with pytest.raises(
         ValueError,
@@ -275,7 +257,7 @@ def test_batches_that_are_no_global_ones_are_refused(call):
         r"train_on_batch or test_on_batch, or a dataset that is sharded already\. Call "
         r"fit or evaluate with the whole data, without an AutoShardPolicy\.",
     ):
-        call(strategy, model)
+        getattr(model, method)(ONES, ONES)
 
 
 def test_a_custom_loop_is_refused():
@@ -412,19 +394,21 @@ def test_parts_draw_different_numbers_and_states_advance_once():
     np.testing.assert_array_equal(layer.seeds.state, right.state)
 
 
-class SecondOfTwo(SingleCollective):
-    """Rank 1 of two, whose other rank sends the same."""
-
-    rank, size = 1, 2
+class OfEqualRanks(SingleCollective):
+    """One of several ranks, of which the others send the same."""
 
     def exchange(self, name, value, *, joint=True):
-        return [value] * 2
+        return [value] * self.size
 
 
 def test_a_rank_draws_what_one_process_draws_for_its_parts():
     drawn, by_place = [], []
-    for collective in (SingleCollective(), SecondOfTwo()):
-        with Strategy(collective).scope():
+    for place in ((0, 1), (1, 2)):
+        collective = OfEqualRanks()
+        strategy = Strategy(collective)
+        # A strategy that starts as one of two would patch Keras for all later tests.
+        collective.rank, collective.size = place
+        with strategy.scope():
             model = model_with(noting(drawn), run_eagerly=True)
             drawn.clear()
             fit(model)

@@ -47,16 +47,20 @@ OPTIONS = pytest.mark.parametrize(
 )
 
 
-@OPTIONS
-@pytest.mark.parametrize("kind", [MirroredStrategy, CentralStorageStrategy])
-def test_two_devices_end_as_one(kind, options, two_cpus):
-    model, history = trained(kind(two_cpus), **options)
+def check_ends_as_one_device(strategy, options):
+    model, history = trained(strategy, **options)
     right, right_history = trained(tf.distribute.get_strategy(), **options)
 
     for weight, same in zip(model.get_weights(), right.get_weights(), strict=True):
         np.testing.assert_allclose(weight, same, rtol=1e-5, atol=1e-6)
     for name, values in right_history.items():
         np.testing.assert_allclose(history[name], values, rtol=1e-5)
+
+
+@OPTIONS
+@pytest.mark.parametrize("kind", [MirroredStrategy, CentralStorageStrategy])
+def test_two_devices_end_as_one(kind, options, two_cpus):
+    check_ends_as_one_device(kind(two_cpus), options)
 
 
 @OPTIONS
@@ -68,11 +72,7 @@ def test_gradients_are_summed_by_the_ops_that_were_given(options, two_cpus):
             self.counts.append(len(pairs))
             return super().batch_reduce(reduce_op, pairs, options)
 
-    model, _ = trained(MirroredStrategy(two_cpus, Noting()), **options)
-    right, _ = trained(tf.distribute.get_strategy(), **options)
-
-    for weight, same in zip(model.get_weights(), right.get_weights(), strict=True):
-        np.testing.assert_allclose(weight, same, rtol=1e-5, atol=1e-6)
+    check_ends_as_one_device(MirroredStrategy(two_cpus, Noting()), options)
     # Accumulated gradients are summed in a branch.
     assert (4 in Noting.counts) == ("global_clipnorm" in options)
 

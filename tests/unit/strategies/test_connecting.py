@@ -1,5 +1,6 @@
 import re
 import sys
+from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -19,6 +20,14 @@ MODULE = "tfdist.collectives.horovod.collective"
 PEERS = "tfdist.collectives.horovod.peers"
 
 
+def module(name, **content):
+    """Return a module for `sys.modules` in place of one that is not installed."""
+    made = ModuleType(name)
+    made.__spec__ = ModuleSpec(name, None)
+    vars(made).update(content)
+    return made
+
+
 class Engine:
     """Stands for Horovod, and for TensorFlow's collectives; it notes what is made."""
 
@@ -26,39 +35,39 @@ class Engine:
         self._monkeypatch = monkeypatch
         self.made = []
         monkeypatch.setattr(connecting, "TensorFlowCollective", self.tensorflow)
+        monkeypatch.setattr(connecting, "check_not_started", lambda: None)
         self.has_horovod()
+        self.has_mpi(False)
 
     def tensorflow(self, cluster, **timeouts):
         self.made.append(("tensorflow", cluster.size, timeouts))
         return "TensorFlow's"
 
     def has_horovod(self, joins=2):
-        module, peers = ModuleType(MODULE), ModuleType(PEERS)
-        module.HorovodCollective = self.horovod
-        module.check_process_set = lambda process_set: None
-        peers.start = lambda place: self.starts(place, joins)
-        self._monkeypatch.setitem(sys.modules, MODULE, module)
-        self._monkeypatch.setitem(sys.modules, PEERS, peers)
-        self._finds(SimpleNamespace(name="horovod"))
-        self.has_mpi(False)
-
-    def has_mpi(self, is_found=True):
-        self._monkeypatch.setattr(connecting, "_finds_mpi", lambda: is_found)
-        self._monkeypatch.setattr(
-            connecting, "_connect_mpi", lambda member, **timeouts: "MPI's"
-        )
+        check = {"check_process_set": lambda process_set: None}
+        self._put("horovod")
+        self._put(MODULE, HorovodCollective=self.horovod, **check)
+        self._put(PEERS, start=lambda place: self.starts(place, joins))
 
     def has_no_horovod(self):
-        self._finds(None)
-        self._monkeypatch.setitem(sys.modules, MODULE, None)
+        for name in ("horovod", MODULE):
+            self._monkeypatch.setitem(sys.modules, name, None)
 
-    def _finds(self, spec):
-        find = connecting.find_spec
-        self._monkeypatch.setattr(
-            connecting,
-            "find_spec",
-            lambda name: spec if name == "horovod" else find(name),
+    def has_mpi(self, is_found=True):
+        if not is_found:
+            for name in ("mpi4py", "mpi4py.MPI"):
+                self._monkeypatch.setitem(sys.modules, name, None)
+            return
+        self._put("mpi4py", rc=SimpleNamespace())
+        self._put("mpi4py.MPI", Is_initialized=lambda: False)
+        self._put(
+            "tfdist.collectives.mpi",
+            start=lambda member, timeout_seconds: None,
+            MPICollective=lambda **timeouts: "MPI's",
         )
+
+    def _put(self, name, **content):
+        self._monkeypatch.setitem(sys.modules, name, module(name, **content))
 
     def starts(self, place, size):
         self.made.append(("start", place.rank, place.size))
@@ -182,7 +191,9 @@ def test_horovod_does_not_start_as_ranks_of_mpi(engine, monkeypatch):
 def test_a_program_that_has_started_horovod_keeps_it(engine, monkeypatch):
     engine.has_mpi()
     started_by(monkeypatch, OPEN_MPI)
-    monkeypatch.setattr(connecting, "started_rank", lambda: 0)
+    started = {"is_initialized": lambda: True, "size": lambda: 2, "rank": lambda: 0}
+    name = "horovod.tensorflow"
+    monkeypatch.setitem(sys.modules, name, module(name, **started))
 
     assert connect("auto") == "Horovod's"
 
@@ -336,22 +347,24 @@ def test_horovod_must_be_built_for_this_tensorflow(engine, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "pinned"), [({}, [(0, 1)]), ({"takes_all_gpus": True}, [])]
+    ("options", "is_launched", "pinned"),
+    [
+        ({}, True, [(0, 1)]),
+        ({"takes_all_gpus": True}, True, []),
+        ({}, False, []),
+    ],
+    ids=["launched", "launched for all GPUs", "without a launcher"],
 )
-def test_one_process_of_tfdist_run_keeps_one_gpu(options, pinned, monkeypatch):
-    in_cluster(monkeypatch, "a:1")
-    for name, value in {"RUN_ID": 1, "RANK": 0, "SIZE": 1}.items():
-        monkeypatch.setenv(f"TFDIST_{name}", str(value))
+def test_only_tfdist_run_leaves_one_gpu_to_a_process_alone(
+    options, is_launched, pinned, monkeypatch
+):
+    if is_launched:
+        in_cluster(monkeypatch, "a:1")
+        for name, value in {"RUN_ID": 1, "RANK": 0, "SIZE": 1}.items():
+            monkeypatch.setenv(f"TFDIST_{name}", str(value))
     monkeypatch.setattr(connecting, "has_started", lambda: False)
     given = []
     monkeypatch.setattr(connecting, "pin", lambda *place: given.append(place))
 
     assert isinstance(connect("tensorflow", **options), SingleCollective)
     assert given == pinned
-
-
-def test_a_program_without_a_launcher_keeps_its_gpus(monkeypatch):
-    monkeypatch.setattr(connecting, "has_started", lambda: False)
-    monkeypatch.setattr(connecting, "pin", None)
-
-    assert isinstance(connect("auto"), SingleCollective)

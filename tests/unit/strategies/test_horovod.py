@@ -102,19 +102,21 @@ def test_all_reduce_on_horovod_is_the_same(connected):
     assert isinstance(reducer_of(strategy), HorovodReducer)
 
 
-def test_buckets_are_not_for_horovod(connected):
-    text = (
-        "bucket_bytes is not for Horovod, which joins the gradients that are there at "
-        "the same time. Received: bucket_bytes=0. Use `tfdist run "
-        "--fusion-threshold-mb`, or HorovodStrategy(groups=...)."
-    )
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"bucket_bytes": 0},
+            "bucket_bytes is not for Horovod, which joins the gradients that are there "
+            "at the same time. Received: bucket_bytes=0. Use `tfdist run "
+            "--fusion-threshold-mb`, or HorovodStrategy(groups=...).",
+        ),
+        ({"compression": "bf16"}, "Horovod has no compression but 'fp16'"),
+    ],
+)
+def test_all_reduce_refuses_what_horovod_has_not(options, text, connected):
     with pytest.raises(ValueError, match=re.escape(text)):
-        AllReduceStrategy("horovod", bucket_bytes=0)
-
-
-def test_all_reduce_on_horovod_refuses_what_horovod_does_not_move(connected):
-    with pytest.raises(ValueError, match=r"Horovod has no compression but 'fp16'"):
-        AllReduceStrategy("horovod", compression="bf16")
+        AllReduceStrategy("horovod", **options)
 
 
 @pytest.mark.parametrize("options", [{"op": "sum"}, {"groups": [["not/there"]]}])

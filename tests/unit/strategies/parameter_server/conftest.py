@@ -3,6 +3,8 @@
 TensorFlow's own strategy takes over the whole process; tests/distributed has that.
 """
 
+import itertools
+import threading
 from types import SimpleNamespace
 
 import keras
@@ -14,7 +16,7 @@ from tensorflow.python.eager import context as context_module
 from tfdist.cluster import Cluster
 from tfdist.compat.keras import install
 from tfdist.compat.keras.input import spec_of
-from tfdist.strategies.parameter_server import dispatcher
+from tfdist.strategies.parameter_server import dispatcher, training, worker_input
 from tfdist.strategies.parameter_server.job import ServerJob
 from tfdist.strategies.parameter_server.step import PureStep
 from tfdist.strategies.parameter_server.update import Update
@@ -55,15 +57,42 @@ def local_job(consistency="async", max_staleness=None):
     )
 
 
+class Here(threading.local):
+    """The number of the worker whose thread this is."""
+
+    worker = 0
+
+
 @pytest.fixture
-def make_job(monkeypatch):
+def here(monkeypatch):
+    """Let a test's own coordinator schedule work; return whose thread each is."""
+    here = Here()
+    local = {
+        "schedule": lambda coordinator, work: coordinator.schedule(work),
+        "take_error": lambda coordinator: coordinator.poll(),
+        "current_worker": lambda: here.worker,
+        "_POLL_SECONDS": 0.001,
+    }
+    for name, value in local.items():
+        monkeypatch.setattr(dispatcher, name, value)
+    return here
+
+
+@pytest.fixture
+def make_job(here):
     """Return `local_job`, whose work is done as its `Coordinator` says."""
     install(is_alone=True)
-    monkeypatch.setattr(dispatcher, "schedule", Coordinator.schedule)
-    monkeypatch.setattr(dispatcher, "take_error", Coordinator.poll)
-    monkeypatch.setattr(dispatcher, "_POLL_SECONDS", 0.001)
-    monkeypatch.setattr(dispatcher, "current_worker", lambda: 0)
     return local_job
+
+
+@pytest.fixture
+def turns(monkeypatch):
+    """The workers that begin the next attempts at reading, which a test may set."""
+    turns = SimpleNamespace(workers=itertools.cycle([0, 1]))
+    monkeypatch.setattr(training, "current_worker", lambda: next(turns.workers))
+    monkeypatch.setattr(training, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(worker_input, "WORKER", "/device:CPU:0")
+    return turns
 
 
 @pytest.fixture
@@ -75,12 +104,15 @@ def gpus(monkeypatch):
     def find(count):
         names = [f"/physical_device:GPU:{number}" for number in range(count)]
         found = [*devices, *(tf.config.PhysicalDevice(name, "GPU") for name in names)]
-        monkeypatch.setattr(context, "_context_handle", None)
-        monkeypatch.setattr(context, "_physical_devices", found)
-        monkeypatch.setattr(context, "_visible_device_list", found)
-        growing = dict.fromkeys(found[len(devices) :])
-        monkeypatch.setattr(context, "_memory_growth_map", growing)
-        monkeypatch.setattr(context, "_virtual_device_map", {})
+        fields = {
+            "_context_handle": None,
+            "_physical_devices": found,
+            "_visible_device_list": found,
+            "_memory_growth_map": dict.fromkeys(found[len(devices) :]),
+            "_virtual_device_map": {},
+        }
+        for name, value in fields.items():
+            monkeypatch.setattr(context, name, value)
 
     return find
 

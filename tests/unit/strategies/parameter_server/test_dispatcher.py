@@ -18,24 +18,22 @@ class Job:
 
     names = ("worker 0 (a:1)", "worker 1 (b:1)")
 
-    def __init__(self, monkeypatch):
-        self._local = threading.local()
+    def __init__(self, here):
+        self._here = here
         self.waiting = []
+        self.schedule = self.waiting.append
         self.error = None
         self.silence = {}
-        monkeypatch.setattr(
-            dispatcher, "schedule", lambda _, do: self.waiting.append(do)
-        )
-        monkeypatch.setattr(dispatcher, "take_error", lambda _: self.error)
-        monkeypatch.setattr(dispatcher, "current_worker", lambda: self._local.worker)
-        monkeypatch.setattr(dispatcher, "_POLL_SECONDS", 0.001)
+
+    def poll(self):
+        return self.error
 
     def silent(self, seconds):
         return {w: silence for w, silence in self.silence.items() if silence > seconds}
 
     def do(self, worker, position=0):
         """Let a worker do the scheduled function at a position."""
-        self._local.worker = worker
+        self._here.worker = worker
         self.waiting.pop(position)()
 
     def start(self, worker):
@@ -46,8 +44,8 @@ class Job:
 
 
 @pytest.fixture
-def job(monkeypatch):
-    return Job(monkeypatch)
+def job(here):
+    return Job(here)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from tfdist.strategies.parameter_server.keras_hooks import (
     ServerKerasHooks,
     SliceStep,
 )
-from tfdist.strategies.parameter_server.training import Training
 from tfdist.strategies.parameter_server.worker_input import WorkerInput
 
 
@@ -97,22 +96,20 @@ def test_seeds_differ_by_the_number_of_the_step(hooks, job):
     assert len({folded(number) for number in range(100)}) == 100
 
 
-def test_results_are_read_again_after_all_steps(hooks, model, monkeypatch):
+def test_results_are_read_again_after_all_steps(hooks, model):
     training = hooks.function_of(model, "train_step", model.train_step)
     training.returned = {"loss": 1.0}
-    monkeypatch.setattr(training, "read_logs", lambda: {"loss": 0.5})
+    training.read_logs = lambda: {"loss": 0.5}
 
     found = hooks.metrics_result(model, lambda logs: logs, training.returned)
     assert found == {"loss": 0.5}
     assert hooks.metrics_result(model, lambda logs: logs, {}) == {}
 
 
-def test_a_fit_that_fails_drops_its_steps_and_names_a_lost_server(
-    hooks, model, monkeypatch
-):
+def test_a_fit_that_fails_drops_its_steps_and_names_a_lost_server(hooks, model):
     abandoned = []
     training = hooks.function_of(model, "train_step", model.train_step)
-    monkeypatch.setattr(Training, "abandon", lambda self: abandoned.append(self))
+    training.abandon = lambda: abandoned.append(training)
     with hooks.fitting(model, 0):
         pass
     assert abandoned == []

@@ -15,38 +15,50 @@ def job_of(consistency="async", max_staleness=None):
     )
 
 
-def compiled(*metrics, optimizer="sgd", **options):
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)], name="model")
-    model.compile(optimizer, "mse", metrics=list(metrics), **options)
+def compiled(optimizer="sgd", layers=(), **options):
+    stack = [keras.Input((2,)), *layers, keras.layers.Dense(1)]
+    model = keras.Sequential(stack, name="model")
+    model.compile(optimizer, "mse", **options)
     return model
 
 
-def test_eager_steps_are_refused():
-    with pytest.raises(
-        ValueError,
-        match=r"run_eagerly=True is not for parameter servers: .*Received: the model "
-        r"'model', compiled with run_eagerly=True\. Debug on one process",
-    ):
-        check_trainer(compiled(run_eagerly=True), job_of())
+SYNCHRONIZED = keras.layers.BatchNormalization(synchronized=True, name="norm")
 
 
-def test_xla_is_refused():
-    with pytest.raises(
-        ValueError,
-        match=r"jit_compile=True is not for parameter servers: .*Received: the model "
-        r"'model'\. Compile it with jit_compile='auto'",
-    ):
-        check_trainer(compiled(jit_compile=True), job_of())
-
-
-def test_more_steps_per_execution_than_the_staleness_allows_are_refused():
-    with pytest.raises(
-        ValueError,
-        match=r"steps_per_execution must be at most max_staleness \+ 1.*Received: "
-        r"steps_per_execution=8 with max_staleness=3\. Use "
-        r"steps_per_execution=4, or a larger max_staleness",
-    ):
-        check_trainer(compiled(steps_per_execution=8), job_of("bounded", 3))
+@pytest.mark.parametrize(
+    ("options", "job", "message"),
+    [
+        (
+            {"run_eagerly": True},
+            job_of(),
+            r"run_eagerly=True is not for parameter servers: .*Received: the model "
+            r"'model', compiled with run_eagerly=True\. Debug on one process",
+        ),
+        (
+            {"jit_compile": True},
+            job_of(),
+            r"jit_compile=True is not for parameter servers: .*Received: the model "
+            r"'model'\. Compile it with jit_compile='auto'",
+        ),
+        (
+            {"steps_per_execution": 8},
+            job_of("bounded", 3),
+            r"steps_per_execution must be at most max_staleness \+ 1.*Received: "
+            r"steps_per_execution=8 with max_staleness=3\. Use "
+            r"steps_per_execution=4, or a larger max_staleness",
+        ),
+        (
+            {"layers": [SYNCHRONIZED]},
+            job_of("sync"),
+            r"synchronized=True is not for parameter servers: .*Received: the layer "
+            r"'norm'\. Use synchronized=False, or AllReduceStrategy",
+        ),
+    ],
+    ids=["eager steps", "XLA", "steps beyond the staleness", "synchronized layers"],
+)
+def test_what_servers_cannot_train_is_refused(options, job, message):
+    with pytest.raises(ValueError, match=message):
+        check_trainer(compiled(**options), job)
 
 
 SCALES = [LossScaleOptimizer, keras.optimizers.LossScaleOptimizer]
@@ -90,16 +102,3 @@ def test_a_metric_that_does_not_sum_is_refused():
         r"metric that sums over examples, or AllReduceStrategy",
     ):
         check_metrics(trainer)
-
-
-def test_synchronized_layers_are_refused():
-    layer = keras.layers.BatchNormalization(synchronized=True, name="norm")
-    model = keras.Sequential([keras.Input((2,)), layer, keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-
-    with pytest.raises(
-        ValueError,
-        match=r"synchronized=True is not for parameter servers: .*Received: the layer "
-        r"'norm'\. Use synchronized=False, or AllReduceStrategy",
-    ):
-        check_trainer(model, job_of("sync"))

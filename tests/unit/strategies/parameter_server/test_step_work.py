@@ -7,8 +7,6 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server import training as module
-from tfdist.strategies.parameter_server import worker_input
 from tfdist.strategies.parameter_server.training import ReadSteps, sent_steps
 from tfdist.strategies.parameter_server.worker_input import WorkerInput
 
@@ -42,18 +40,10 @@ def test_batches_are_freed_before_their_work_is_done(update, batch):
 
 
 @pytest.fixture
-def turns(monkeypatch):
-    """The workers that begin the next attempts, in order."""
-    turns = SimpleNamespace(workers=itertools.repeat(0))
-    monkeypatch.setattr(module, "current_worker", lambda: next(turns.workers))
-    monkeypatch.setattr(module, "REST_SECONDS", 0.0)
-    monkeypatch.setattr(worker_input, "WORKER", "/device:CPU:0")
-    return turns
-
-
-@pytest.fixture
 def read(update, batch, turns):
     """Return a function that makes work of reading 4 batches, the last of one row."""
+
+    turns.workers = itertools.repeat(0)
 
     def read(steps, is_known=True):
         def function(context):
@@ -91,14 +81,14 @@ def test_fewer_steps_are_made_at_the_end_of_the_data(read, is_known):
     assert [len(next_work().prepare()()) for _ in range(3)] == [3, 1, 0]
 
 
-def test_a_reader_is_opened_again_after_an_error(read, monkeypatch):
+def test_a_reader_is_opened_again_after_an_error(read):
     source, next_work = read(1)
     work, reader = next_work(), source.reader(0, 0)
 
     def fail(epoch, batch):
         raise tf.errors.UnavailableError(None, None, "/job:worker/replica:0/task:0")
 
-    monkeypatch.setattr(reader, "at", fail)
+    reader.at = fail
     with pytest.raises(tf.errors.UnavailableError):
         work.prepare()()
     assert len(work.prepare()()) == 1

@@ -1,6 +1,5 @@
 """Training with each consistency, where work is done at once or when the test says."""
 
-import itertools
 from types import SimpleNamespace
 
 import keras
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server import dispatcher, worker_input
+from tfdist.strategies.parameter_server import dispatcher
 from tfdist.strategies.parameter_server import training as module
 from tfdist.strategies.parameter_server.training import Training
 from tfdist.strategies.parameter_server.worker_input import WorkerInput
@@ -265,15 +264,6 @@ def test_padded_batches_of_a_dataset_are_traced_once(job):
 
 
 # Input that workers read.
-
-
-@pytest.fixture
-def turns(monkeypatch):
-    """Let the two workers take turns."""
-    turns = itertools.cycle([0, 1])
-    monkeypatch.setattr(module, "current_worker", lambda: next(turns))
-    monkeypatch.setattr(module, "REST_SECONDS", 0.0)
-    monkeypatch.setattr(worker_input, "WORKER", "/device:CPU:0")
 
 
 def read_by_two(size, *, is_known=True):
