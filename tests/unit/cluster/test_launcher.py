@@ -59,7 +59,7 @@ def test_a_launcher_with_a_terminal_hears_how_far_the_chief_is(tmp_path, monkeyp
     progress = tmp_path / "0"
     monkeypatch.setenv(PROGRESS_VARIABLE, str(progress))
     launcher = Launcher()
-    launcher.note_slowest(3)  # Nobody has asked.
+    launcher.note_slowest(3)  # It has not asked.
     assert not launcher.asks_for_status()
     assert read_status(progress, "step 1") == ""
 
