@@ -83,6 +83,17 @@ def quick_start(request):
     """
     with pytest.MonkeyPatch.context() as patch:
         if request.node.get_closest_marker("new_processes") is None:
-            patch.setenv("PYTHONPATH", STARTUP, prepend=os.pathsep)
-            patch.setenv("TESTS_FORK_SERVER", request.getfixturevalue("fork_server"))
+            fork_all(patch, request.getfixturevalue("fork_server"))
         yield
+
+
+@pytest.fixture
+def forked(fork_server, monkeypatch):
+    """Fork the processes of this test, in a module with the marker `new_processes`."""
+    fork_all(monkeypatch, fork_server)
+
+
+def fork_all(patch, fork_server):
+    """Let new Python processes ask the server for a fork."""
+    patch.setenv("PYTHONPATH", STARTUP, prepend=os.pathsep)
+    patch.setenv("TESTS_FORK_SERVER", fork_server)

@@ -74,7 +74,7 @@ TURNS = (
 EVERY_ROW = "TFDIST_EVERY_ROW" in os.environ
 # Processes take seconds to start, and keep up to 5 MB of each row. Those of plain Keras
 # run all rows of a batch, the others half of them.
-ROWS_OF_A_BATCH = 140
+ROWS_OF_A_BATCH = 150
 
 
 class Matrix:
@@ -201,13 +201,14 @@ def everywhere(rows, *, variants=(), not_central=(), on_devices=()):
     return chosen
 
 
-def place_of(rows, row, column):
+def place_of(rows, row, column, engines=COLLECTIVES):
     """Say where a row runs in a column.
 
     Args:
         rows: All rows of the module.
         row: The name of the row.
         column: How many processes, a name of `DEVICES` or `IN_PARTS`, or a `Place`.
+        engines: What joins processes in turn.
 
     Returns:
         The `Place`, with the collective whose turn it is.
@@ -219,9 +220,9 @@ def place_of(rows, row, column):
         places = DEVICES[column]
         return places[number // 8 % len(places)]
     size = IN_PARTS.get(column, column)
-    turn = (number + size) % len(COLLECTIVES)
+    turn = (number + size) % len(engines)
     # One process under tfdist has none to be joined to.
-    joined = "tensorflow" if size == 1 else COLLECTIVES[turn]
+    joined = "tensorflow" if size == 1 else engines[turn]
     parts = VIRTUAL_RANKS if column in IN_PARTS else None
     is_as_on_gpus = joined == "tensorflow" and column == 3
     return Place(size, joined, virtual_ranks=parts, is_as_on_gpus=is_as_on_gpus)

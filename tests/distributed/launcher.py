@@ -1,12 +1,14 @@
-"""`tfdist run` as a user starts it, for the tests of the launcher."""
+"""`tfdist` as a user starts it, and other commands, for tests of all that they do."""
 
 import contextlib
 import os
 import select
 import subprocess
 import sys
+from pathlib import Path
 
 SECONDS = 60
+COMMAND = Path(sys.executable).with_name("tfdist")
 MAIN = "from tfdist_cli.main import main; exit(main())"
 TFDIST = (sys.executable, "-c", MAIN, "run")
 
@@ -19,6 +21,19 @@ def run(*arguments, command=TFDIST, **options):
         check=False,
         **({"text": True, "timeout": SECONDS} | options),
     )
+
+
+def printed_by(*words, timeout=300, **options):
+    """Run a command to its good end; return what it prints."""
+    done = subprocess.run(
+        [*map(str, words)],
+        **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options),
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-5000:]}{(done.stderr or '')[-3000:]}"
+    return done.stdout
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Jobs that are killed and started again end as if nothing had been."""
 
+import functools
 import re
 import subprocess
 import sys
@@ -40,6 +41,17 @@ def ended(folder, processes, kills=0, precision="mixed_float16"):
         return dict(arrays), done.stderr
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Return a function that gives what so many processes end with undisturbed."""
+
+    @functools.cache
+    def of(processes):
+        return ended(tmp_path_factory.mktemp("right"), processes)[0]
+
+    return of
+
+
 @pytest.mark.parametrize(
     ("processes", "kills"),
     [
@@ -49,9 +61,9 @@ def ended(folder, processes, kills=0, precision="mixed_float16"):
     ],
 )
 def test_killed_jobs_end_with_every_bit_of_an_undisturbed_one(
-    tmp_path, processes, kills
+    undisturbed, tmp_path, processes, kills
 ):
-    right, _ = ended(tmp_path / "right", processes)
+    right = undisturbed(processes)
     found, said = ended(tmp_path / "killed", processes, kills)
 
     assert right.keys() == found.keys()
@@ -67,6 +79,7 @@ def test_killed_jobs_end_with_every_bit_of_an_undisturbed_one(
     assert left == {"best.weights.h5", "ended.npz", "starts"}
 
 
+@pytest.mark.slow
 def test_other_numbers_of_processes_go_on_to_the_same_weights(tmp_path):
     right, _ = ended(tmp_path / "right", 1, precision="float32")
     folder = tmp_path / "killed"
@@ -80,8 +93,8 @@ def test_other_numbers_of_processes_go_on_to_the_same_weights(tmp_path):
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
 
 
-def test_signals_stop_all_ranks_after_a_saved_step(tmp_path):
-    right, _ = ended(tmp_path / "right", 2)
+def test_signals_stop_all_ranks_after_a_saved_step(undisturbed, tmp_path):
+    right = undisturbed(2)
     folder = tmp_path / "stopped"
     steps = []
     for name in ("SIGTERM", "SIGUSR1"):

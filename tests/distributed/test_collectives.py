@@ -19,7 +19,11 @@ from tfdist.cluster import detect
 from tfdist.testing import cluster
 
 NEEDS_HOROVOD = pytest.mark.requires("horovodrun")
-ENGINES = ("tensorflow", pytest.param("horovod", marks=NEEDS_HOROVOD))
+# What only the control plane does is the same on both.
+ENGINES = (
+    "tensorflow",
+    pytest.param("horovod", marks=[NEEDS_HOROVOD, pytest.mark.slow]),
+)
 SECONDS = 240
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 # With the tolerance of each.
@@ -281,12 +285,12 @@ def in_graphs(collective):
     scope="module",
     params=[
         "tensorflow-2",
-        "tensorflow-3",
+        pytest.param("tensorflow-3", marks=pytest.mark.slow),
         "nccl-3",
-        "mpi-2",
+        pytest.param("mpi-2", marks=pytest.mark.slow),
         "mpi-3",
         pytest.param("horovod-2", marks=NEEDS_HOROVOD),
-        pytest.param("horovod-3", marks=NEEDS_HOROVOD),
+        pytest.param("horovod-3", marks=[NEEDS_HOROVOD, pytest.mark.slow]),
     ],
 )
 def found(request):
@@ -507,7 +511,11 @@ def test_different_calls_are_an_error_that_names_them(how, words):
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("order", r"'b' .* on ranks \[0\]; all_reduce 'a' .* on ranks \[1\]"),
+        pytest.param(
+            "order",
+            r"'b' .* on ranks \[0\]; all_reduce 'a' .* on ranks \[1\]",
+            marks=pytest.mark.slow,
+        ),
         ("shape", r"of shapes \[\(2,\)\] on .*; .* of shapes \[\(3,\)\] on"),
     ],
 )
@@ -697,12 +705,9 @@ def with_nccl_that_does_not_start(how):
     return collective.communication, float(total(tf.constant(rank + 1.0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        pytest.param("fails", "Shape mismatch|timed out", marks=pytest.mark.slow),
-        ("hangs", "timed out"),
-    ],
+    ("how", "words"), [("fails", "Shape mismatch|timed out"), ("hangs", "timed out")]
 )
 def test_a_ring_replaces_nccl_that_does_not_start(how, words):
     result = cluster(

@@ -143,7 +143,7 @@ def resumed(collective, folder):
         keras.backend.clear_session()
         keras.utils.set_random_seed(1)
         strategy = tfdist.strategies.AllReduceStrategy(
-            collective, compression="powersgd"
+            collective, compression="powersgd", check_first_step="off"
         )
         with strategy.scope():
             model = keras.Sequential(
@@ -168,7 +168,9 @@ def compress():
     collective = None
     for name in NAMES:
         strategy = tfdist.strategies.AllReduceStrategy(
-            *([collective] if collective else []), compression=name
+            *([collective] if collective else []),
+            compression=name,
+            check_first_step="off",
         )
         collective = strategy.collective
         weights = trained(strategy)

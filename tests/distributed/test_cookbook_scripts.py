@@ -5,18 +5,16 @@ where two pixels of a pool are nearly equal, so that one process differs from it
 """
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from launcher import COMMAND, printed_by
 
 pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-COMMAND = Path(sys.executable).with_name("tfdist")
 SCRIPTS = {
     "images_from_folders.py": "images.keras",
     "text_from_folders.py": "text.keras",
@@ -33,16 +31,7 @@ keras.config.set_dtype_policy("float64")
 def run(folder, *words):
     """Run a command of tfdist in a folder to its good end; return what it prints."""
     folder.mkdir(exist_ok=True)
-    done = subprocess.run(
-        [COMMAND, *map(str, words)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
+    return printed_by(COMMAND, *words, cwd=folder)
 
 
 def history_in(log):

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from launcher import COMMAND, printed_by
 
 from tfdist.verify import Orders, verify
 
 pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "digits_allreduce.py"
-COMMAND = Path(sys.executable).with_name("tfdist")
 RATE = re.compile(r"examples_per_second: (\d+\.\d+)$", re.MULTILINE)
 # Progress bars, and Keras's warnings with their second line.
 OF_KERAS = re.compile(r"\] Epoch \d|━|/keras/src/|\]   ")
@@ -31,23 +31,15 @@ def env(tmp_path_factory):
     return env
 
 
-def run(command, env):
-    """Run a command to its good end and return what it printed."""
-    done = subprocess.run(
-        [str(word) for word in command],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-6000:]
-    return done.stdout
+def run(*command, env):
+    """Run a command to its good end; return what it prints, on either stream."""
+    return printed_by(*command, env=env, stderr=subprocess.STDOUT)
 
 
 def test_two_processes_train_it_together(env, tmp_path):
-    printed = run([COMMAND, "run", "-np", 2, "--output-dir", tmp_path, PROGRAM], env)
+    printed = run(
+        *(COMMAND, "run", "-np", 2, "--output-dir", tmp_path, PROGRAM), env=env
+    )
     own = [line for line in printed.splitlines() if not OF_KERAS.search(line)]
     assert len(own) <= 8, own
     chief, other = (
@@ -64,7 +56,7 @@ def test_two_processes_train_it_together(env, tmp_path):
 
 
 def test_the_same_file_runs_alone(env):
-    printed = run([sys.executable, PROGRAM], env)
+    printed = run(sys.executable, PROGRAM, env=env)
 
     assert accuracy_in(printed) >= 0.97
     assert LAST_LINE.findall(printed) == ["1"]
@@ -74,9 +66,9 @@ def test_the_same_file_runs_alone(env):
 def test_a_last_batch_with_one_example_for_two_ranks(env, tmp_path):
     # 1,437 examples are two batches of 718, and one example.
     run(
-        [COMMAND, "run", "-np", 2, "--output-dir", tmp_path, PROGRAM]
-        + ["--epochs", 2, "--batch_size", 359],
-        env,
+        *(COMMAND, "run", "-np", 2, "--output-dir", tmp_path, PROGRAM),
+        *("--epochs", 2, "--batch_size", 359),
+        env=env,
     )
     chief = (tmp_path / "rank.0.log").read_text()
 

@@ -148,6 +148,7 @@ ROWS = {
 VARIANTS = [
     "beside ReduceLROnPlateau",
     "schedule of Keras, multiplied",
+    "scale, warm-up, schedule",
 ]
 
 

@@ -361,6 +361,10 @@ VARIANTS = [
     "regularisers",
     "train_on_batch and test_on_batch, whole batches",
     "several calls of fit",
+    "class_weight",
+    "validation_split",
+    "evaluate and predict alone",
+    "custom loop",
 ]
 
 

@@ -506,6 +506,10 @@ VARIANTS = [
     "constants in batches of one length",
     "constants of a generator",
     "masks and class weights",
+    "dataset, weights",
+    "sparse, built by fit",
+    "adapted layers",
+    "sparse gradients, adam",
 ]
 
 

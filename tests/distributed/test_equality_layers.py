@@ -367,6 +367,9 @@ VARIANTS = [
     "LSTM",
     "loaded",
     "built lazily",
+    "BatchNormalization, synchronised, clipped",
+    "frozen",
+    "Dense, one row left",
 ]
 
 

@@ -5,8 +5,7 @@ import os
 import numpy as np
 import pytest
 from equality_clusters import PLAIN, Place
-from equality_matrix import COLUMNS, place_of
-from equality_rows import Absent, of_keras
+from equality_matrix import place_of
 
 import tfdist
 
@@ -115,19 +114,10 @@ THREE_AS_ON_GPUS = (3, "tensorflow", "AllReduceStrategy", 1, None, True)
         ("third", "workers", (2, "tensorflow", "MultiWorkerMirroredStrategy", 2)),
     ],
 )
-def test_the_collectives_join_rows_in_turn(monkeypatch, row, column, place):
-    monkeypatch.setattr("equality_matrix.COLLECTIVES", ENGINES)
+def test_the_collectives_join_rows_in_turn(row, column, place):
+    rows = ["first", "second", "third"]
 
-    assert place_of(["first", "second", "third"], row, column) == Place(*place)
-
-
-def test_a_single_engine_joins_all(monkeypatch):
-    monkeypatch.setattr("equality_matrix.COLLECTIVES", ["tensorflow"])
-
-    for row in ROWS:
-        for column in COLUMNS:
-            place = {2: (2, "tensorflow"), 3: THREE_AS_ON_GPUS}[column]
-            assert place_of(ROWS, row, column) == Place(*place)
+    assert place_of(rows, row, column, ENGINES) == Place(*place)
 
 
 @pytest.mark.parametrize(("row", "column"), [("equal", 2)])
@@ -139,18 +129,3 @@ def test_in_ci_the_matrix_needs_horovod(cells, column, row, request):
     }
 
     assert needed == ({"horovodrun"} if os.environ.get("CI") == "true" else set())
-
-
-def test_only_an_older_keras_may_lack_what_a_row_is_about(monkeypatch):
-    import keras
-
-    from tfdist.compat.keras.versions import NEWEST
-
-    assert of_keras("optimizers", "Adam") is keras.optimizers.Adam
-    monkeypatch.setattr(keras, "__version__", "3.9.2")
-    with pytest.raises(Absent, match=r"Keras 3\.9\.2 has no optimizers\.Nadir"):
-        of_keras("optimizers", "Nadir")
-    assert of_keras("optimizers", "Adam") is keras.optimizers.Adam
-    monkeypatch.setattr(keras, "__version__", f"{NEWEST[0]}.{NEWEST[1]}.0")
-    with pytest.raises(AttributeError, match="Nadir"):
-        of_keras("optimizers", "Nadir")

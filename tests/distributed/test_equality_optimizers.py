@@ -8,7 +8,6 @@ from equality_models import (
     compiled,
     data,
     embedded,
-    fit,
     fitting,
     optimizer,
     sequential,
@@ -20,15 +19,11 @@ from equality_rows import of_keras
 import tfdist
 
 
-def excluded(strategy):
+def biases_excluded():
     """Weight decay that leaves the biases alone."""
-
-    def make():
-        adam = optimizer("Adam", weight_decay=0.1)()
-        adam.exclude_from_weight_decay(var_names=["bias"])
-        return adam
-
-    return fit(strategy, optimizer=make)
+    adam = optimizer("Adam", weight_decay=0.1)()
+    adam.exclude_from_weight_decay(var_names=["bias"])
+    return adam
 
 
 def multi():
@@ -146,7 +141,7 @@ OPTIMIZERS = {
 ROWS = {
     **{name: fitting(optimizer=make) for name, make in OPTIMIZERS.items()},
     "ScheduleFreeAdamW": built_first,
-    "weight_decay, biases excluded": excluded,
+    "weight_decay, biases excluded": fitting(optimizer=biases_excluded),
     "LossScaleOptimizer, one rank infinite": fitting(
         optimizer=loss_scaled(), feed=one_rank_infinite
     ),
@@ -171,6 +166,14 @@ VARIANTS = [
     "clipvalue",
     "ExponentialDecay",
     "accumulation, use_ema",
+    "Adadelta",
+    "Adagrad",
+    "AdamW",
+    "Adamax",
+    "Ftrl",
+    "Lion",
+    "Nadam",
+    "RMSprop",
 ]
 
 

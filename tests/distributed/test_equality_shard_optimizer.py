@@ -19,6 +19,7 @@ from equality_models import (
 from test_equality_optimizers import (
     OPTIMIZERS,
     VARIANTS,
+    biases_excluded,
     lazy,
     loss_scaled,
     one_rank_infinite,
@@ -123,13 +124,6 @@ def looped(strategy):
     return {"weights": model.get_weights()}
 
 
-def biases_excluded():
-    """Weight decay that leaves the biases alone."""
-    adam = optimizer("Adam", weight_decay=0.1)()
-    adam.exclude_from_weight_decay(var_names=["bias"])
-    return adam
-
-
 def constrained(layers):
     """Layers whose weights the optimizer must keep below a norm."""
     import keras
@@ -169,6 +163,18 @@ ELEMENTWISE = (
     "RMSprop",
     "SGD",
 )
+# Another row of `make test`, or `test_shard_optimizer.py`, has the subject of each.
+NOT_USUAL = (
+    *VARIANTS,
+    *ELEMENTWISE,
+    "Adam",
+    "LossScaleOptimizer",
+    "jit_compile",
+    "loss_scale_factor, clipvalue",
+    "run_eagerly",
+    "sparse gradients",
+    "weight_decay, biases excluded",
+)
 
 
 def cells_of(rows):
@@ -176,7 +182,7 @@ def cells_of(rows):
     chosen = []
     for row in rows:
         for column in COLUMNS if row not in ELEMENTWISE else COLUMNS[:1]:
-            is_usual = column == COLUMNS[0] and row not in (*VARIANTS, *ELEMENTWISE)
+            is_usual = column == COLUMNS[0] and row not in NOT_USUAL
             marks = () if is_usual else SLOW
             chosen.append(pytest.param(row, column, marks=marks))
     return chosen

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from equality_matrix import everywhere, on_sizes
+from equality_matrix import SLOW, everywhere, on_sizes
 from equality_models import (
     ONE_ROW_LEFT,
     arrays,
@@ -318,6 +318,7 @@ VARIANTS = [
     "SpectralNormalization",
     "variables of a layer, one row left",
     "teacher, accumulated",
+    "seed states",
 ]
 
 
@@ -333,7 +334,14 @@ def test_n_processes_end_as_one(cells, column, row):
 
 
 @on_sizes
-@pytest.mark.parametrize("row", [row for row in ROWS if row.startswith("moving")])
+@pytest.mark.parametrize(
+    "row",
+    [
+        "moving statistics",
+        pytest.param("moving statistics, even", marks=SLOW),
+        pytest.param("moving statistics, one row left", marks=SLOW),
+    ],
+)
 def test_the_file_holds_the_statistics_of_every_rank(cells, column, row):
     for ended in cells.by_rank(row, column):
         assert_same(ended["agreed"]["file"], ended["agreed"]["weights"])
@@ -362,7 +370,9 @@ def test_one_seed_gives_one_training(cells, column, row):
 
 
 @on_sizes
-@pytest.mark.parametrize("row", ["restarted", "restarted at random"])
+@pytest.mark.parametrize(
+    "row", ["restarted", pytest.param("restarted at random", marks=SLOW)]
+)
 def test_a_restart_changes_nothing(cells, column, row):
     for ended in cells.by_rank(row, column):
         first, second = ended["agreed"]["first"], ended["agreed"]["second"]

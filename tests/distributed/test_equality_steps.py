@@ -468,6 +468,9 @@ VARIANTS = [
     "single batches alone",
     "a layer that a step makes",
     "call is a function, eagerly",
+    "a call that takes other inputs",
+    "two optimizers",
+    "a GAN",
 ]
 
 

@@ -1,17 +1,15 @@
 """`tfdist estimate` on small scripts: what it counts, but no times."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from launcher import COMMAND, printed_by
 
 from tfdist.benchmarks import BenchmarkError
 from tfdist.estimate import Link, Scenario, measure, predict
 
 pytestmark = pytest.mark.slow
 
-TFDIST = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())")
 SCRIPT = """
 import sys
 
@@ -54,14 +52,7 @@ def test_what_a_rank_sends_and_keeps(script, tmp_path):
     """A batch on each rank: dense gradients are summed, rows of the table gathered."""
     file = tmp_path / "figures.json"
     words = ["-np", "1,2", "--steps", "4", "--json", file, script, "own"]
-    done = subprocess.run(
-        [*TFDIST, "estimate", *words],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    printed_by(COMMAND, "estimate", *words)
     figures = json.loads(file.read_text())
     assert not figures["is_strong_scaling"]
     assert len(figures["alone"]["step_seconds"]) == 4

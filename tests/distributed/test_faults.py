@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+from launcher import COMMAND, printed_by, run
 
 import tfdist
 from tfdist.launch.machine import free_ports
 from tfdist.recorder.reader import read_record
 
-COMMAND = Path(sys.executable).with_name("tfdist")
 TRAIN = """
 import os
 import keras, tensorflow as tf, tfdist
@@ -52,7 +52,7 @@ def is_alive(pid):
         pytest.param("mpi", signal.SIGKILL, marks=pytest.mark.slow),
         # Its watchdog kills it.
         pytest.param("tensorflow", signal.SIGSTOP, marks=pytest.mark.slow),
-        ("mpi", signal.SIGSTOP),
+        pytest.param("mpi", signal.SIGSTOP, marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_or_stopped_rank_ends_the_run_and_is_named(
@@ -149,41 +149,25 @@ def test_a_stall_is_explained_by_what_each_rank_does(tmp_path, collective):
     last = output.splitlines()[-1]
     assert "rank 1 held up the others, and was ended." in last
     assert launcher.returncode == 1
-    told = subprocess.run(
-        [COMMAND, "blackbox", tmp_path], capture_output=True, text=True, check=True
-    )
-    told = " ".join(told.stdout.split())
+    told = " ".join(printed_by(COMMAND, "blackbox", tmp_path).split())
     assert re.match(r"rank 1 has not begun .* of step 11, in which rank 0 waits", told)
     assert "Rank 1 waits for the input of step 11 since" in told
 
 
-def test_a_lone_worker_calls_the_roll_and_ends(tmp_path):
-    """Worker 0 of 2, started by hand."""
-    assert_roll_call_fails(tmp_path, index=0, present="rank 0", missing="rank 1")
-
-
-def test_a_worker_without_its_chief_calls_the_roll_and_ends(tmp_path):
-    """Worker 1 of 2, started by hand."""
-    assert_roll_call_fails(tmp_path, index=1, present="rank 1", missing="rank 0")
-
-
-def assert_roll_call_fails(tmp_path, index, present, missing):
+@pytest.mark.parametrize(
+    ("index", "present", "missing"), [(0, "rank 0", "rank 1"), (1, "rank 1", "rank 0")]
+)
+def test_a_lone_worker_calls_the_roll_and_ends(tmp_path, index, present, missing):
+    """Worker 0 or 1 of 2, started by hand."""
     workers = [f"127.0.0.1:{port}" for port in free_ports(2)]
     task = {"type": "worker", "index": index}
     program = tmp_path / "train.py"
     program.write_text(
         "import tfdist\ntfdist.strategies.AllReduceStrategy(start_timeout_seconds=3)\n"
     )
-    done = subprocess.run(
-        [sys.executable, program],
-        env={
-            **os.environ,
-            "TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task}),
-        },
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    tf_config = json.dumps({"cluster": {"worker": workers}, "task": task})
+    done = run(
+        program, command=[sys.executable], env={**os.environ, "TF_CONFIG": tf_config}
     )
 
     assert done.returncode == 1

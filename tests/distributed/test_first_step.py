@@ -203,7 +203,8 @@ MENDED = {
 }
 # Those that keep something, which a check must put back.
 KEEPING = ["a queue", "a count", "a maximum", "clipped by hand"]
-KEEPING += [name for name in RIGHT if name != "rows of all ranks"]
+KEEPING += ["dropout", "normalization", "accumulation", "loss scaling"]
+KEEPING += ["a metric over epochs"]
 # Those that tell replicas in one process from processes.
 OF_DEVICES = ["a sum", "clipped by hand", "a queue", "a count", "a maximum"]
 OF_DEVICES += ["dropout", "normalization", "accumulation", "a metric"]
@@ -290,9 +291,11 @@ def said_on_devices():
 
 def on_both(programs):
     """Return the parameters of programs on processes, and of some on devices."""
+    of_devices = [name for name in programs if name in OF_DEVICES]
+    slow = pytest.mark.slow
     return [
         *(("said_on_processes", name) for name in programs),
-        *(("said_on_devices", name) for name in programs if name in OF_DEVICES),
+        *(pytest.param("said_on_devices", name, marks=slow) for name in of_devices),
     ]
 
 

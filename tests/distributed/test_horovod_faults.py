@@ -93,22 +93,29 @@ APART = (
 @pytest.mark.parametrize(
     ("mistake", "waiting", "words"),
     [
-        (
+        pytest.param(
             "batches",
             (0, 1),
             APART.format("MetricAverageCallback", "a training step", 11),
+            marks=pytest.mark.slow,
         ),
         (
             "average",
             (0, 1),
             APART.format("MetricAverageCallback", "a training step", 11),
         ),
-        (
+        pytest.param(
             "broadcast",
             (0, 1),
             APART.format("BroadcastGlobalVariablesCallback", "a training step", 1),
+            marks=pytest.mark.slow,
         ),
-        ("0 ends", (1,), r"ConnectionError: rank 0 \(.*\) has ended its program"),
+        pytest.param(
+            "0 ends",
+            (1,),
+            r"ConnectionError: rank 0 \(.*\) has ended its program",
+            marks=pytest.mark.slow,
+        ),
         ("1 ends", (0,), r"ConnectionError: rank 1 \(.*\) has ended its program"),
     ],
 )
@@ -151,18 +158,20 @@ TRAININGS = {
 MISTAKES = {"kill": kill, "fail": fail}
 
 
-@pytest.mark.parametrize("training", TRAININGS)
+GOES = {"kill": "is gone: its connection closed"}
+GOES["fail"] = "has ended with ValueError: no such row"
+
+
 @pytest.mark.parametrize(
-    ("mistake", "words"),
+    ("training", "mistake"),
     [
-        ("kill", r"rank 1 \(process \d+ on .*\) is gone: its connection closed"),
-        (
-            "fail",
-            r"rank 1 \(process \d+ on .*\) has ended with ValueError: no such row",
-        ),
+        ("optimizer", "kill"),
+        ("strategy", "fail"),
+        pytest.param("optimizer", "fail", marks=pytest.mark.slow),
+        pytest.param("strategy", "kill", marks=pytest.mark.slow),
     ],
 )
-def test_a_rank_that_goes_is_named_by_the_other(training, mistake, words):
+def test_a_rank_that_goes_is_named_by_the_other(training, mistake):
     result = tfdist.testing.cluster(
         __file__,
         args=(training, mistake),
@@ -172,6 +181,7 @@ def test_a_rank_that_goes_is_named_by_the_other(training, mistake, words):
     )
 
     assert all(code != 0 for code in result.exit_codes)
+    words = rf"rank 1 \(process \d+ on .*\) {GOES[mistake]}"
     assert re.search(words, result.logs[0]), result.logs[0]
 
 

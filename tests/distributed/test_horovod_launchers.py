@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from horovod_jobs import MPIRUN
+from launcher import TFDIST
 
 pytestmark = [
     pytest.mark.new_processes,
@@ -20,7 +21,6 @@ pytestmark = [
 
 SECONDS = 200
 HOROVODRUN = (str(Path(sys.executable).with_name("horovodrun")), "-np", "2")
-TFDIST = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())", "run")
 LAUNCHERS = {
     "horovodrun": (*HOROVODRUN, "--gloo", sys.executable),
     "horovodrun --mpi": (*HOROVODRUN, "--mpi", sys.executable),

@@ -315,6 +315,7 @@ def train_in_process_set():
         return [float(variables[0]), float(variables[1][0])], str(error)
 
 
+@pytest.mark.slow
 def test_only_the_ranks_of_a_process_set_share_gradients():
     seen = run(train_in_process_set, size=3)
 
@@ -336,6 +337,7 @@ def train_with_adasum():
     return [np.array(parallel).tolist(), np.array(orthogonal).tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.requires("mpirun")
 def test_adasum_averages_parallel_gradients_and_adds_orthogonal_ones():
     assert run(train_with_adasum, launcher=MPIRUN) == [[[-1.5, -3.0], [-1.0, -1.0]]] * 2

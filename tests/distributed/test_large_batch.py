@@ -2,30 +2,23 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from launcher import COMMAND, printed_by
 
 pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "large_batch.py"
-COMMAND = Path(sys.executable).with_name("tfdist")
 ROW = re.compile(r"^\| ([\w -]+?) +\| +(\d+) \| +(\d+) \| +([\d.]+) \|", re.MULTILINE)
 
 
 def test_two_processes_share_the_large_batch(tmp_path):
-    done = subprocess.run(
-        [COMMAND, "run", "-np", "2", "--output-dir", tmp_path, PROGRAM]
-        + ["--epochs=6", "--seeds=1", "--times=16"],
+    printed_by(
+        *(COMMAND, "run", "-np", "2", "--output-dir", tmp_path, PROGRAM),
+        *("--epochs=6", "--seeds=1", "--times=16"),
         env={**os.environ, "TFDS_DATA_DIR": str(tmp_path / "data")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     chief, other = ((tmp_path / f"rank.{n}.log").read_text() for n in range(2))
 
     # 1,437 examples are 45 batches of 32 and 3 of 512, however many compute them.

@@ -55,6 +55,14 @@ def job(folder, *before):
             launcher.terminate()
 
 
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    """A job whose user lets others read new files: its launcher, and its ranks."""
+    folder = tmp_path_factory.mktemp("job")
+    with job(folder, "sh", "-c", 'umask 0 && exec "$@"', "sh") as usual:
+        yield usual
+
+
 def ask(user, library, rank, mark):
     """Ask the `mpirun` of a rank to write its user's number to a file."""
     uri = psutil.Process(rank).environ()["PMIX_SERVER_URI41"]
@@ -81,14 +89,13 @@ def content(mark):
 
 @pytest.mark.requires("unshare")
 @pytest.mark.skipif(os.getuid() != 0, reason="root alone can become another user")
-def test_another_user_has_no_command_run(tmp_path, library):
+def test_another_user_has_no_command_run(usual, tmp_path, library):
     """It could, if `mpirun` were in the network of the host."""
-    mark = tmp_path / "mark"
-    with job(tmp_path) as (_, ranks):
-        done = ask(NOBODY, library, next(iter(ranks)), mark)
-        assert done.returncode != 0
-        assert "connect: PMIX_ERR_UNREACH" in done.stderr
-        assert not mark.exists()
+    mark, (_, ranks) = tmp_path / "mark", usual
+    done = ask(NOBODY, library, next(iter(ranks)), mark)
+    assert done.returncode != 0
+    assert "connect: PMIX_ERR_UNREACH" in done.stderr
+    assert not mark.exists()
 
     with job(tmp_path, *FORBIDDEN) as (_, ranks):
         done = ask(NOBODY, library, next(iter(ranks)), mark)
@@ -96,32 +103,30 @@ def test_another_user_has_no_command_run(tmp_path, library):
         assert content(mark) == "0\n"
 
 
-def test_the_user_of_the_job_may_have_a_command_run(tmp_path, library):
-    mark = tmp_path / "mark"
-    with job(tmp_path) as (_, ranks):
-        done = ask(os.getuid(), library, next(iter(ranks)), mark)
-        assert done.returncode == 0, done.stderr
-        assert content(mark) == f"{os.getuid()}\n"
+def test_the_user_of_the_job_may_have_a_command_run(usual, tmp_path, library):
+    mark, (_, ranks) = tmp_path / "mark", usual
+    done = ask(os.getuid(), library, next(iter(ranks)), mark)
+
+    assert done.returncode == 0, done.stderr
+    assert content(mark) == f"{os.getuid()}\n"
 
 
-def test_ranks_keep_the_network_of_the_host(tmp_path):
+def test_ranks_keep_the_network_of_the_host(usual):
     own = os.stat("/proc/self/ns/net").st_ino
-    with job(tmp_path) as (launcher, ranks):
-        networks = {
-            process.name(): os.stat(f"/proc/{process.pid}/ns/net").st_ino
-            for process in psutil.Process(launcher.pid).children()
-        }
+    launcher, ranks = usual
+    networks = {
+        process.name(): os.stat(f"/proc/{process.pid}/ns/net").st_ino
+        for process in psutil.Process(launcher.pid).children()
+    }
 
     assert [*ranks.values()] == [own, own]
     assert networks.pop("prterun") != own
 
 
-def test_its_folders_are_closed_to_others(tmp_path):
-    with job(tmp_path, "sh", "-c", 'umask 0 && exec "$@"', "sh") as (_, ranks):
-        environ = psutil.Process(next(iter(ranks))).environ()
-        top = Path(environ["PMIX_SYSTEM_TMPDIR"])
-        folders = [top, *filter(Path.is_dir, top.rglob("*"))]
-        modes = {folder.stat().st_mode & 0o777 for folder in folders}
+def test_its_folders_are_closed_to_others(usual):
+    environ = psutil.Process(next(iter(usual[1]))).environ()
+    top = Path(environ["PMIX_SYSTEM_TMPDIR"])
+    folders = [top, *filter(Path.is_dir, top.rglob("*"))]
 
     assert Path(environ["PMIX_SERVER_TMPDIR"]) in folders
-    assert modes == {0o700}
+    assert {folder.stat().st_mode & 0o777 for folder in folders} == {0o700}

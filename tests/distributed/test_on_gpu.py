@@ -6,7 +6,6 @@ GPU_TESTS_ON_CPU=1 runs the same on processors, to check the tests themselves.
 import hashlib
 import os
 import re
-import subprocess
 from time import perf_counter
 
 import parameter_server_jobs
@@ -20,6 +19,7 @@ import test_equality_programs
 import test_equality_steps
 import test_estimate
 from equality_clusters import Place
+from launcher import COMMAND, printed_by
 
 from tfdist.testing import cluster
 
@@ -163,16 +163,10 @@ def test_of_parameter_servers_only_the_worker_has_a_card():
 def test_an_estimate_of_a_script_that_xla_compiles(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(test_estimate.SCRIPT)
-    done = subprocess.run(
-        [*test_estimate.TFDIST, "estimate", "-np", "1", "--steps", "4", script, "own"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    job = ("-np", "1", "--steps", "4", script, "own")
+    printed = printed_by(COMMAND, "estimate", *job)
 
-    assert done.returncode == 0, done.stderr
-    is_of_gpu = "GPU memory, MiB" in done.stdout
+    is_of_gpu = "GPU memory, MiB" in printed
     assert is_of_gpu == ("GPU_TESTS_ON_CPU" not in os.environ)
 
 

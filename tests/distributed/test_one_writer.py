@@ -39,6 +39,7 @@ def write_all(folder):
         "is_written_path": path == str(own / "written" / "checkpoint"),
         "weights": model.get_weights(),
         "loaded": loaded,
+        "asked": save_where_a_file_is(model, Path(folder) / "asked.keras"),
     }
 
 
@@ -127,19 +128,17 @@ def error_of(call):
     return "nothing"
 
 
-def save_where_a_file_is(path):
+def save_where_a_file_is(model, path):
     """Save without overwriting; the chief's user declines, then agrees."""
     import keras
 
     asked, answers = [], iter("ny")
     builtins.input = lambda question: asked.append(question) or next(answers)
-    with tfdist.strategies.AllReduceStrategy().scope():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.save(path)
-    before = Path(path).read_bytes()
+    before = path.read_bytes()
     model.layers[0].kernel.assign([[7], [7]])
     model.save(path, overwrite=False)
-    kept = Path(path).read_bytes() == before
+    kept = path.read_bytes() == before
     keras.saving.save_model(model, path, overwrite=False)
     return len(asked), kept, float(keras.models.load_model(path).get_weights()[0][0, 0])
 
@@ -201,9 +200,7 @@ def test_all_ranks_raise_what_the_chief_raises(tmp_path):
     assert kept == kept_by_other == []
 
 
-def test_only_the_chief_is_asked_whether_to_overwrite(tmp_path):
-    by_rank = tfdist.testing.cluster(
-        save_where_a_file_is, args=(str(tmp_path / "model.keras"),)
-    ).values
+def test_only_the_chief_is_asked_whether_to_overwrite(written):
+    _, by_rank = written
 
-    assert by_rank == ((2, True, 7.0), (0, True, 7.0))
+    assert [found["asked"] for found in by_rank] == [(2, True, 7.0), (0, True, 7.0)]

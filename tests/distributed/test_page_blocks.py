@@ -7,16 +7,13 @@ programs that are for several processes are started on several.
 import json
 import os
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from launcher import COMMAND, printed_by
 from page_blocks import PAGES, ROOT, all_blocks, blocks_of
 
 pytestmark = pytest.mark.slow
-
-COMMAND = Path(sys.executable).with_name("tfdist")
 
 # What a page takes for granted: that of the reader.
 PRELUDES = {
@@ -127,19 +124,16 @@ def errors_of(rows, folder):
     """Run the blocks of some pages in a process; return their errors by name."""
     (folder / "pages.py").write_text(READERS_OWN)
     (folder / "blocks.json").write_text(json.dumps(rows))
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_ALL, "blocks.json", "errors.json"],
+    printed_by(
+        *(sys.executable, "-c", RUN_ALL, "blocks.json", "errors.json"),
         cwd=folder,
+        timeout=None,
         env=os.environ
         | {
             "PATH": f"{COMMAND.parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
         },
-        capture_output=True,
-        text=True,
-        check=False,
     )
-    assert done.returncode == 0, done.stderr
     return json.loads((folder / "errors.json").read_text())
 
 
@@ -166,26 +160,12 @@ def test_the_tables_name_blocks_that_there_are():
     assert set(PRELUDES) <= set(PAGES)
 
 
-def run(*command, folder):
-    """Run a command in a folder; return what it prints."""
-    done = subprocess.run(
-        [*map(str, command)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
-
-
 def test_the_quick_start_runs_on_two_processes(tmp_path):
     """Each block as a program of its own, the last, a test, below."""
     printed = []
     for block in blocks_of("docs/quick_start.md", "python")[:-1]:
         (tmp_path / "train.py").write_text(block.text)
-        printed += run(COMMAND, "run", "-np", 2, "train.py", folder=tmp_path).split(
+        printed += printed_by(COMMAND, "run", "-np", 2, "train.py", cwd=tmp_path).split(
             "\n"
         )
 
@@ -199,7 +179,7 @@ def test_the_test_of_the_quick_start_passes(tmp_path):
     (tmp_path / "test_train.py").write_text(block.text)
     plain = ("-p", "no:cacheprovider", "-p", "no:xdist", "-q")
 
-    printed = run(sys.executable, "-m", "pytest", *plain, ".", folder=tmp_path)
+    printed = printed_by(sys.executable, "-m", "pytest", *plain, ".", cwd=tmp_path)
 
     assert "1 passed" in printed
 
@@ -209,7 +189,7 @@ def test_the_recipes_train_on_two_processes(tmp_path):
     agree = "print(sum(float(abs(w).sum()) for w in noisy.get_weights()))"
     (tmp_path / "train.py").write_text("\n".join([b.text for b in blocks] + [agree]))
 
-    printed = run(COMMAND, "run", "-np", 2, "train.py", folder=tmp_path)
+    printed = printed_by(COMMAND, "run", "-np", 2, "train.py", cwd=tmp_path)
 
     # The sums of both ranks, to the last digit.
     assert len({*re.findall(r"^\[[01]\] ([\d.]+)$", printed, re.MULTILINE)}) == 1
@@ -221,8 +201,8 @@ def test_the_recipes_train_on_two_processes(tmp_path):
 def test_the_readme_trains_on_two_processes_as_on_one(tmp_path):
     (block,) = blocks_of("README.md", "python")
     (tmp_path / "train.py").write_text(block.text)
-    two = run(COMMAND, "run", "-np", 2, "train.py", folder=tmp_path)
-    one = run(sys.executable, "train.py", folder=tmp_path)
+    two = printed_by(COMMAND, "run", "-np", 2, "train.py", cwd=tmp_path)
+    one = printed_by(sys.executable, "train.py", cwd=tmp_path)
 
     readme, _ = (ROOT / "README.md").read_text().split("## What is broken today")
     shown, *others = (
@@ -239,8 +219,8 @@ def test_the_start_with_parameter_servers(tmp_path):
     text = blocks_of("docs/parameter_servers.md", "python")[0].text
     (tmp_path / "train.py").write_text(text)
 
-    printed = run(
-        *(COMMAND, "run", "--workers", 2, "--ps", 1, "train.py"), folder=tmp_path
+    printed = printed_by(
+        *(COMMAND, "run", "--workers", 2, "--ps", 1, "train.py"), cwd=tmp_path
     )
 
     assert "ps 0: " in printed

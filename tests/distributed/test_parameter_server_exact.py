@@ -117,12 +117,16 @@ def many_steps(optimizer, callbacks=tuple):
 def adam_of_ones(strategy):
     """Where Adam takes a weight whose gradient is always one."""
     import keras
+    import tensorflow as tf
 
     with strategy.scope():
         weight = keras.Variable(0.0, dtype="float64")
         adam = optimizer("Adam", RATE)()
+        adam.build([weight])
+        one = tf.ones((), tf.float64)
+        step = tf.function(lambda: adam.apply([one], [weight]))
         for _ in range(STEPS):
-            adam.apply([keras.ops.ones((), "float64")], [weight])
+            step()
     return {"line": np.array(weight)}
 
 

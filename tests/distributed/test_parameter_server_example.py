@@ -2,31 +2,24 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from launcher import COMMAND, printed_by
 
 pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-COMMAND = Path(sys.executable).with_name("tfdist")
 EPOCHS = 18
 
 
 def printed_by_chief(folder, program, *options, ps, env=None):
     """Run an example with two workers; return the output of its chief."""
-    done = subprocess.run(
-        [COMMAND, "run", "--workers=2", f"--ps={ps}", "--output-dir", folder]
-        + [EXAMPLES / program, *options],
+    printed_by(
+        *(COMMAND, "run", "--workers=2", f"--ps={ps}", "--output-dir", folder),
+        *(EXAMPLES / program, *options),
         env=env,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return (folder / "chief.log").read_text().replace("\r", "\n")
 
 

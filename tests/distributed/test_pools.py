@@ -1,14 +1,11 @@
 """Pools of processes that a rank starts, as people write them."""
 
-import subprocess
-import sys
-
 import pytest
+from launcher import run
 
 pytestmark = pytest.mark.new_processes
 
 SECONDS = 240
-RUN = (sys.executable, "-c", "from tfdist_cli.main import main; exit(main())", "run")
 PROGRAM = """
 import multiprocessing, sys
 import tfdist
@@ -26,17 +23,16 @@ if __name__ == "__main__":
 """
 
 
-def run(tmp_path, collective, *words):
+def run_pool(tmp_path, collective, *words):
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
-    command = [*RUN, "-np", "2", "--collective", collective, str(program), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    job = ("-np", "2", "--collective", collective, str(program))
+    return run(*job, *words, timeout=SECONDS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("collective", ["mpi"])
-def test_a_strategy_that_each_spawned_process_makes_again(tmp_path, collective):
-    done = run(tmp_path, collective, "spawn", "top")
+def test_a_strategy_that_each_spawned_process_makes_again(tmp_path):
+    done = run_pool(tmp_path, "mpi", "spawn", "top")
 
     assert done.returncode == 143
     assert "makes the strategy again, as multiprocessing imports" in done.stderr
@@ -50,8 +46,10 @@ def test_a_strategy_that_each_spawned_process_makes_again(tmp_path, collective):
     "words",
     [("fork", "top"), pytest.param(("spawn", "main"), marks=pytest.mark.slow)],
 )
-def test_pools_whose_processes_make_no_strategy(tmp_path, words):
-    done = run(tmp_path, "tensorflow", *words)
+def test_pools_whose_processes_make_no_strategy(tmp_path, words, request):
+    if words[0] == "fork":
+        request.getfixturevalue("forked")
+    done = run_pool(tmp_path, "tensorflow", *words)
 
     assert done.returncode == 0, done.stderr
     lines = [f"[{rank}] 2 [0, 1, 4, 9]" for rank in range(2)]

@@ -104,12 +104,7 @@ def test_a_dry_run_can_be_pasted(tmp_path):
         *(str(script), *arguments),
     ).stdout.splitlines()
 
-    pasted = [
-        subprocess.run(
-            ["bash", "-c", line], capture_output=True, text=True, timeout=SECONDS
-        ).stdout
-        for line in lines
-    ]
+    pasted = [run("-c", line, command=("bash",)).stdout for line in lines]
     assert pasted == [f"{rank} 2 {arguments} x y\n" for rank in (0, 1)]
 
 
@@ -228,7 +223,7 @@ print("a line of the user")
 
 
 def test_what_keras_prints_comes_from_the_chief_and_what_the_user_prints_from_all(
-    tmp_path,
+    forked, tmp_path
 ):
     (tmp_path / "train.py").write_text(TRAINING)
 
@@ -279,7 +274,9 @@ model.fit(x, y, batch_size=4, callbacks=[Slow()])
 """
 
 
-def test_a_terminal_says_how_far_the_job_is_and_no_line_is_mixed_with_it(tmp_path):
+def test_a_terminal_says_how_far_the_job_is_and_no_line_is_mixed_with_it(
+    forked, tmp_path
+):
     (tmp_path / "train.py").write_text(LONG_TRAINING)
     master, slave = pty.openpty()
     command = [*TFDIST, "-np", "2", "train.py"]

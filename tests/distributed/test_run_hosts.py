@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from launcher import TFDIST
 from two_hosts import ADDRESSES, two_hosts
 
 pytestmark = [
@@ -64,10 +65,8 @@ def start(hosts, tmp_path):
     started = []
 
     def start(*words, ssh=hosts.ssh):
-        main = "import sys; from tfdist_cli.main import main; sys.exit(main())"
-        run = [sys.executable, "-c", main, "run", "--ssh", ssh]
         process = subprocess.Popen(
-            hosts.inside(0, *run, *words),
+            hosts.inside(0, *TFDIST, "--ssh", ssh, *words),
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

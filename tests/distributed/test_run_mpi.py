@@ -17,6 +17,7 @@ from launcher import SECONDS
 from launcher import run as run_to_end
 
 pytestmark = pytest.mark.new_processes
+SLOW = pytest.mark.slow
 
 BIN = Path(sys.executable).parent
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -174,12 +175,14 @@ def test_ranks_are_those_of_mpi(program):
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a core for each rank")
-def test_mpi_is_taken_where_nothing_else_is_asked_for(program):
-    for options in (), ("--env", "CUDA_VISIBLE_DEVICES="):
-        code, out, err = run("-np", "2", *options, program(SHOW))
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("--env", "CUDA_VISIBLE_DEVICES="), marks=SLOW)]
+)
+def test_mpi_is_taken_where_nothing_else_is_asked_for(program, options):
+    code, out, err = run("-np", "2", *options, program(SHOW))
 
-        assert code == 0, err
-        assert len(re.findall("of 2 is .; total 3", out)) == 2
+    assert code == 0, err
+    assert len(re.findall("of 2 is .; total 3", out)) == 2
 
 
 def test_more_ranks_than_cores(program):
@@ -292,7 +295,7 @@ def test_a_smaller_job_goes_on(program):
     assert "Slot 1 stays dead and is left out: it goes on with 1 process" in err
 
 
-def test_mpirun_alone_joins_ranks_of_the_strategy(program):
+def test_mpirun_alone_joins_ranks_of_the_strategy(forked, program):
     code, out, err = run(
         *("-np", "2", "--bind-to", "none", sys.executable, program(STRATEGY)),
         command=(BIN / "mpirun",),
@@ -307,9 +310,8 @@ def test_mpirun_alone_joins_ranks_of_the_strategy(program):
     )
 
 
-@pytest.mark.parametrize(
-    "collective", ["mpi", pytest.param("tensorflow", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("collective", ["mpi", "tensorflow"])
 def test_a_job_that_is_stopped_as_a_whole_goes_on(program, collective):
     """As by Ctrl-Z."""
     with subprocess.Popen(
@@ -331,10 +333,8 @@ def test_a_job_that_is_stopped_as_a_whole_goes_on(program, collective):
     assert launcher.returncode == 0, err
 
 
-@pytest.mark.parametrize(
-    "collective", ["tensorflow", pytest.param("mpi", marks=pytest.mark.slow)]
-)
-def test_a_late_strategy_is_refused(program, collective):
+@pytest.mark.parametrize("collective", ["tensorflow", pytest.param("mpi", marks=SLOW)])
+def test_a_late_strategy_is_refused(forked, program, collective):
     code, _, err = run("-np", "2", "--collective", collective, program(LATE))
 
     assert code == 1
@@ -344,7 +344,7 @@ def test_a_late_strategy_is_refused(program, collective):
     )
 
 
-def test_a_missing_rank_does_not_hang_the_others(program):
+def test_a_missing_rank_does_not_hang_the_others(forked, program):
     """MPI itself waits for it, whatever Python does."""
     code, _, err = run("-np", "2", "--collective", "mpi", program(ALONE))
 
@@ -377,7 +377,8 @@ def test_two_mpis_are_named(program, tmp_path):
     (tmp_path / "mpi").mkdir()
 
 
-def test_ranks_of_an_unknown_launcher_do_not_train_alone(program):
+@pytest.mark.slow
+def test_ranks_of_an_unknown_launcher_do_not_train_alone(forked, program):
     """MPI knows them, and no variable that tfdist reads."""
     hidden = (
         "import os\n"

@@ -4,11 +4,11 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 
 import pytest
 from launcher import SECONDS, TFDIST, assert_end, started
+from launcher import run as to_its_end
 
 pytestmark = pytest.mark.slow
 
@@ -131,13 +131,7 @@ print("is", cluster.task, "of", cluster.size, sorted(cluster.jobs), flush=True)
 exit(3 if cluster.task.type == "evaluator" else 0)
 """
     roles = ["--workers", "1", "--ps", "1", "--evaluator"]
-    done = subprocess.run(
-        [*TFDIST, *roles, sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    done = to_its_end(*roles, sys.executable, "-c", code)
 
     assert done.returncode == 0, done.stderr
     jobs = "['chief', 'ps', 'worker']"
@@ -158,14 +152,14 @@ def test_a_dry_run_can_be_pasted(tmp_path):
 
     code, out, err = run("--dry-run", str(script))
 
-    pasted = [
-        subprocess.run(
-            ["bash", "-c", line], capture_output=True, text=True, timeout=SECONDS
-        ).stdout
-        for line in out.splitlines()
-    ]
+    pasted = [to_its_end("-c", line, command=("bash",)) for line in out.splitlines()]
     assert (code, err) == (0, "")
-    assert pasted == ["chief 0\n", "worker 0\n", "worker 1\n", "ps 0\n"]
+    assert [done.stdout for done in pasted] == [
+        "chief 0\n",
+        "worker 0\n",
+        "worker 1\n",
+        "ps 0\n",
+    ]
 
 
 def test_a_worker_that_is_killed_is_started_again(script):

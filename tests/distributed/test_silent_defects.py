@@ -1,7 +1,8 @@
-"""Three silent defects of Keras under tf.distribute, and that tfdist has none of them.
+"""Three silent defects of Keras under tf.distribute, which tfdist does not have.
 
-The tests of Keras's own behaviour fail when Keras mends it: then this file, and what
-the documentation says of it, can go.
+These tests fail when Keras mends them: then this file, and what the documentation says
+of it, can go. That tfdist has none of them, rows of the equality matrix show: "one rank
+infinite", "global_clipnorm" and "moving statistics".
 """
 
 import numpy as np
@@ -12,12 +13,10 @@ import tfdist
 pytestmark = pytest.mark.slow
 
 
-def make_strategy(is_mirrored):
-    """Return two replicas: on two devices of one process, or in two processes."""
+def make_strategy():
+    """Return two replicas on two devices of one process."""
     import tensorflow as tf
 
-    if not is_mirrored:
-        return tfdist.strategies.AllReduceStrategy(timeout_seconds=60)
     cpus = tf.config.list_physical_devices("CPU")
     logical = [tf.config.LogicalDeviceConfiguration()] * 2
     tf.config.set_logical_device_configuration(cpus[0], logical)
@@ -41,11 +40,11 @@ def train(strategy, x, optimizer, *layers, loss="mae"):
     return model
 
 
-def run_all(is_mirrored):
+def run_all():
     """Show each defect once; what became of the weights."""
     import keras
 
-    strategy = make_strategy(is_mirrored)
+    strategy = make_strategy()
     found = {}
 
     def dense():
@@ -70,14 +69,8 @@ def run_all(is_mirrored):
 @pytest.fixture(scope="module")
 def mirrored():
     """What Keras gives on two devices of one process, each a replica."""
-    (found,) = tfdist.testing.cluster(run_all, size=1, args=(True,)).values
+    (found,) = tfdist.testing.cluster(run_all, size=1).values
     return found
-
-
-@pytest.fixture(scope="module")
-def by_rank():
-    """What tfdist gives on two processes."""
-    return tfdist.testing.cluster(run_all, size=2, args=(False,)).values
 
 
 def test_keras_writes_infinity_that_only_one_replica_has_seen(mirrored):
@@ -85,27 +78,11 @@ def test_keras_writes_infinity_that_only_one_replica_has_seen(mirrored):
     assert mirrored["scale after infinity"] == 2**15
 
 
-def test_tfdist_skips_a_step_that_is_infinite_on_one_rank(by_rank):
-    for found in by_rank:
-        assert found["kernel after infinity"] == 0.0
-        assert found["scale after infinity"] == 2**14
-
-
 def test_keras_clips_before_it_adds_up(mirrored):
     assert mirrored["length of clipped step"] == pytest.approx(2.0)
-
-
-def test_tfdist_clips_what_it_has_added_up(by_rank):
-    for found in by_rank:
-        assert found["length of clipped step"] == pytest.approx(1.0)
 
 
 def test_keras_lets_moving_statistics_drift_apart(mirrored):
     one, other = mirrored["moving means"]
 
     assert (one, other) == (pytest.approx(0.01), pytest.approx(0.05))
-
-
-def test_tfdist_keeps_moving_statistics_together(by_rank):
-    for found in by_rank:
-        assert found["moving means"] == [pytest.approx(0.03)]

@@ -2,16 +2,15 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from launcher import COMMAND, printed_by
 
 pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "tfrecord_pipeline.py"
-COMMAND = Path(sys.executable).with_name("tfdist")
 
 
 @pytest.fixture(scope="module")
@@ -21,16 +20,7 @@ def run(tmp_path_factory):
     env = {**os.environ, "TFDS_DATA_DIR": str(folder)}
 
     def run(*command):
-        done = subprocess.run(
-            [*map(str, command), f"--folder={folder}"],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-        return done.stdout
+        return printed_by(*command, f"--folder={folder}", env=env)
 
     return run
 
