@@ -12,7 +12,7 @@ from timers import StepTimer, seconds_by_round
 
 from tfdist.benchmarks.figures import medians, ratio
 from tfdist.benchmarks.processes import Group, check_at_least, run_program, start
-from tfdist.launch.machine import available_cores
+from tfdist.launching.machine import available_cores
 from tfdist_cli.table import format_spread, format_table
 
 _BLOCKS, _WIDTH, _HEADS, _WORDS, _LENGTH = 12, 768, 12, 9600, 128

@@ -183,7 +183,7 @@ def _give_ports(
     if not args.pick_ports:
         return number_ports(hosts, ports.start)
     # Imported late: few need it, and the command must start quickly.
-    from tfdist.launch.machine import free_ports, is_this_machine
+    from tfdist.launching.machine import free_ports, is_this_machine
 
     # This machine may have several names, but has each port only once.
     here = {host for host in hosts if is_this_machine(host.host)}

@@ -21,8 +21,8 @@ from tfdist.horovod_build.installed import (
     parts_in,
     tensorflow_version,
 )
-from tfdist.launch.machine import available_cores
-from tfdist.launch.mpi import check_installed
+from tfdist.launching.machine import available_cores
+from tfdist.launching.mpi import check_installed
 from tfdist_cli.config import facts_of, source_of, text_of
 from tfdist_cli.config_text import say
 from tfdist_cli.options import Commands, add_command, add_options

@@ -137,7 +137,7 @@ def without_dashes(words: list[str]) -> list[str]:
 def python_program(args: argparse.Namespace, what: str) -> tuple[str, ...]:
     """Return the script or module with its arguments; refuse other programs."""
     # Imported late: most commands start no program.
-    from tfdist.launch import resolve_command
+    from tfdist.launching import resolve_command
 
     words = without_dashes(args.command)
     if words and not args.m and not words[0].endswith((".py", ".ipynb")):

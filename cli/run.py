@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from tfdist.cluster.launcher import START_TIMEOUT_VARIABLE
-from tfdist.launch import (
+from tfdist.launching import (
     DEFAULT_RESTARTS,
     LEVEL_VARIABLE,
     TUNING_OPTIONS,

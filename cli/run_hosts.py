@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tfdist.cluster.hosts import HostSlots, allocated_hosts, batch_hosts
 from tfdist.cluster.resolvers.kubernetes import allocated_pods
-from tfdist.launch import (
+from tfdist.launching import (
     Hosts,
     Job,
     Pods,

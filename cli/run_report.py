@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfdist.cluster.launcher import METRICS_FILE_VARIABLE, METRICS_JSON_VARIABLE
-from tfdist.launch import (
+from tfdist.launching import (
     Attempt,
     Output,
     Restarts,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from page_blocks import ROOT, all_blocks
 
-from tfdist.launch import machine
+from tfdist.launching import machine
 from tfdist_cli.main import build_parser, main
 
 LANGUAGES = {

@@ -21,7 +21,7 @@ FILE_LIMIT, FUNCTION_LIMIT, FOLDER_LIMIT = 300, 40, 20
 # children. `tfdist horovod` hands it to compilers, and Horovod's options with it.
 ENVIRONMENT = (
     "tfdist/cluster/",
-    "tfdist/launch/",
+    "tfdist/launching/",
     "tfdist/testing/",
     # TensorFlow reads two variables while it connects to servers, as its own strategy
     # sets them.
@@ -257,7 +257,7 @@ def check(what):
 import tfdist
 assert not [name for name in sys.modules if name.startswith("tfdist.")]
 assert (tfdist.rank(), tfdist.size()) == (0, 1)
-for name in ("cluster", "horovod_build", "launch", "scaling.report"):
+for name in ("cluster", "horovod_build", "launching", "scaling.report"):
     importlib.import_module(f"tfdist.{name}")
     check(name)
 from tfdist_cli.main import main

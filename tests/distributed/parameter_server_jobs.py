@@ -14,8 +14,8 @@ from pathlib import Path
 
 import tfdist
 from tfdist.cluster import detect
-from tfdist.launch import Job, Output, plan_here
-from tfdist.launch import run as launch
+from tfdist.launching import Job, Output, plan_here
+from tfdist.launching import run as launch
 from tfdist.testing.child import load_function, reference_to
 
 # Each of these processes would take all cores, and wait for the others.

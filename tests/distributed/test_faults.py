@@ -13,7 +13,7 @@ import pytest
 from launcher import COMMAND, printed_by, run
 
 import tfdist
-from tfdist.launch.machine import free_ports
+from tfdist.launching.machine import free_ports
 from tfdist.recorder.reader import read_record
 
 TRAIN = """

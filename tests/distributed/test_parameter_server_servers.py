@@ -10,7 +10,7 @@ import pytest
 
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.tf_config import dumps
-from tfdist.launch.machine import free_ports
+from tfdist.launching.machine import free_ports
 from tfdist.rendezvous.presence import wait_for_servers
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tfdist.launch.machine import free_ports
+from tfdist.launching.machine import free_ports
 
 pytestmark = pytest.mark.slow
 
@@ -14,7 +14,7 @@ SECONDS = 120
 LAUNCH = """
 import json, sys
 from tfdist.cluster import Cluster, Task
-from tfdist.launch import Job, Pods, Restarts, run_job
+from tfdist.launching import Job, Pods, Restarts, run_job
 from tfdist_cli.run_report import end_lines, print_lines
 
 pod, addresses, command = json.loads(sys.argv[1])

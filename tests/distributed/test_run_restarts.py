@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 # A launcher that gives the others more time to say what they have noticed.
 PATIENT = (
-    f"from tfdist.launch import supervisor; supervisor._SETTLE_SECONDS = 15; {MAIN}"
+    f"from tfdist.launching import supervisor; supervisor._SETTLE_SECONDS = 15; {MAIN}"
 )
 PATIENT_TFDIST = (sys.executable, "-c", PATIENT, "run")
 

@@ -68,10 +68,10 @@ def test_a_single_task_is_alone(shown):
 # As on another node of the job, of which this cluster has none.
 ELSEWHERE = """
 import sys
-import tfdist.launch.hosts
+import tfdist.launching.hosts
 from tfdist_cli.main import main
 if sys.argv.pop(1) == "by srun":
-    tfdist.launch.hosts.is_this_machine = lambda host: False
+    tfdist.launching.hosts.is_this_machine = lambda host: False
 sys.exit(main(sys.argv[1:]))
 """
 

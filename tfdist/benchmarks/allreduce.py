@@ -8,7 +8,7 @@ from typing import Any
 
 from tfdist.benchmarks.figures import Calls, medians, ratio, seconds_by_call
 from tfdist.benchmarks.processes import Group, check_at_least, start
-from tfdist.launch import horovod, mpi
+from tfdist.launching import horovod, mpi
 from tfdist.scaling.laws import bus_bandwidth
 
 # Horovod's own calls, which have a benchmark of their own.

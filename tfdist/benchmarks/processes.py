@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tfdist.benchmarks.turns import Turn, TurnKeeper
-from tfdist.launch import Job, Output, ProcessSpec, RunResult, plan_here, run
-from tfdist.launch.machine import available_cores
-from tfdist.launch.mpi import joined_by_mpi
+from tfdist.launching import Job, Output, ProcessSpec, RunResult, plan_here, run
+from tfdist.launching.machine import available_cores
+from tfdist.launching.mpi import joined_by_mpi
 
 _COULD_NOT_MEASURE = 2
 # Several processes share a GPU, of which the first would otherwise take all memory.

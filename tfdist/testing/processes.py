@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfdist.launch import Job, Output, RunResult, plan_here, resolve_command, run
+from tfdist.launching import Job, Output, RunResult, plan_here, resolve_command, run
 from tfdist.testing import child
 
 _TAIL_LINES = 40

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfdist.launch import Job, Output, ProcessSpec, RunResult, plan_here, run
-from tfdist.launch.horovod import check_installed
-from tfdist.launch.job import RESERVED_VARIABLES
+from tfdist.launching import Job, Output, ProcessSpec, RunResult, plan_here, run
+from tfdist.launching.horovod import check_installed
+from tfdist.launching.job import RESERVED_VARIABLES
 
 if TYPE_CHECKING:
     from tfdist.verify.recording import Recording

@@ -161,7 +161,7 @@ def test_picked_ports_are_free_on_this_machine_and_counted_up_on_others(
 ):
     # This machine may have two names, and has each port once.
     monkeypatch.setattr(
-        "tfdist.launch.machine.is_this_machine", lambda name: name > "g"
+        "tfdist.launching.machine.is_this_machine", lambda name: name > "g"
     )
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tfdist.cluster.hosts import HostSlots
-from tfdist.launch import Attempt, Exit, Hosts, Limits, Output, Restarts, RunResult
+from tfdist.launching import Attempt, Exit, Hosts, Limits, Output, Restarts, RunResult
 from tfdist_cli import run as run_module
 from tfdist_cli.main import main
 from tfdist_cli.run_report import end_lines, print_lines, restart_lines
@@ -182,7 +182,7 @@ def test_the_reader_of_a_dry_run_may_leave(tmp_path):
 
 @pytest.mark.parametrize("options", [["-np", "2"], ["-H", f"{A}:2"]])
 def test_a_dry_run_pins_ranks_near_their_gpus(options, printed, monkeypatch):
-    place = "tfdist.launch.machine"
+    place = "tfdist.launching.machine"
     monkeypatch.setattr(f"{place}.available_cores", lambda: (0, 1, 2, 3))
     monkeypatch.setattr(f"{place}.cores_of_gpus", lambda cores: ((2, 3), (0, 1)))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

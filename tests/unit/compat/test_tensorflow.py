@@ -13,7 +13,7 @@ from tfdist.cluster.model import Cluster, Task
 from tfdist.compat import tensorflow as compat
 from tfdist.compat.mirrored import MirroredExtended
 from tfdist.compat.tensorflow import cluster_resolver
-from tfdist.launch.machine import free_ports
+from tfdist.launching.machine import free_ports
 from tfdist.strategies.base import CollectiveExtended
 from tfdist.strategies.mirrored.extended import (
     CentralStorageExtended,

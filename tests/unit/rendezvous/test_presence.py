@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from tfdist.cluster import Cluster, Task
-from tfdist.launch.machine import free_ports
+from tfdist.launching.machine import free_ports
 from tfdist.rendezvous import presence
 from tfdist.rendezvous.presence import (
     Absence,

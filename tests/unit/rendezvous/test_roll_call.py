@@ -10,7 +10,7 @@ import pytest
 
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.launcher import Launcher, start_timeout
-from tfdist.launch.machine import free_ports
+from tfdist.launching.machine import free_ports
 from tfdist.liveness.lifeline import monitor
 from tfdist.rendezvous import handshake, presence
 from tfdist.rendezvous import secret as secret_module

@@ -5,7 +5,7 @@ Values, logs and failures of real processes: tests/distributed/test_testing_clus
 
 import pytest
 
-from tfdist.launch import Exit, RunResult
+from tfdist.launching import Exit, RunResult
 from tfdist.testing import cluster, processes
 
 

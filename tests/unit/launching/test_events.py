@@ -1,0 +1,81 @@
+"""Signals, wake-ups and timers of a loop."""
+
+import os
+import signal
+
+from tfdist.launching.events import Timers, WakeUp, received_signals
+
+
+def test_signals_wait_until_they_are_read_and_handlers_come_back():
+    before = signal.getsignal(signal.SIGUSR1)
+
+    with received_signals([signal.SIGUSR1, signal.SIGINT]) as received:
+        received.settimeout(10)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        first = received.recv(1)
+        os.kill(os.getpid(), signal.SIGINT)
+        second = received.recv(1)
+
+    assert [*first, *second] == [signal.SIGUSR1, signal.SIGINT]
+    assert (signal.getsignal(signal.SIGUSR1), received.fileno()) == (before, -1)
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_ignored_signals_stay_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with received_signals([signal.SIGHUP]):
+            during = signal.getsignal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+    assert during == signal.SIG_IGN
+
+
+def test_a_wake_up_is_read_in_order_and_dropped_after_the_end():
+    wake_up = WakeUp()
+    wake_up.send()
+    wake_up.send(13)
+
+    assert wake_up.reading.recv(64) == b"\0\r"
+    wake_up.close()
+    wake_up.send()
+    assert wake_up.reading.fileno() == -1
+
+
+def test_a_stage_replaces_the_last_one_and_others_stay():
+    now, called = [100.0], []
+    timers = Timers(clock=lambda: now[0])
+    assert timers.seconds_to_next() is None
+
+    timers.set_stage(1.0, lambda: called.append("replaced"))
+    timers.set_stage(5.0, lambda: called.append("stage"))
+    timers.add(3.0, lambda: called.append("other"))
+    assert timers.seconds_to_next() == 3.0
+    now[0] = 104.0
+    timers.run_due()
+    assert (called, timers.seconds_to_next()) == (["other"], 1.0)
+    now[0] = 200.0
+    assert timers.seconds_to_next() == 0.0
+    timers.run_due()
+    timers.run_due()
+
+    assert called == ["other", "stage"]
+
+
+def test_a_stage_may_set_the_next_one():
+    called = []
+    timers = Timers(clock=lambda: 0.0)
+    timers.set_stage(0.0, lambda: timers.set_stage(2.0, lambda: called.append(2)))
+
+    timers.run_due()
+
+    assert (called, timers.seconds_to_next()) == ([], 2.0)
+
+
+def test_the_loop_may_wait_for_weeks():
+    """`select` itself takes 24 days."""
+    timers = Timers(clock=lambda: 0.0)
+    timers.set_stage(1e9, lambda: None)
+
+    assert timers.seconds_to_next() == 86_400.0

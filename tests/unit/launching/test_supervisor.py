@@ -1,0 +1,271 @@
+"""Which processes are ended, when, and which one failed first."""
+
+import os
+import signal
+import socket
+import sys
+
+import pytest
+
+from tfdist.cluster import Task
+from tfdist.cluster.launcher import PROGRESS_VARIABLE
+from tfdist.launching.job import Limits, ProcessSpec
+from tfdist.launching.output import Output
+from tfdist.launching.remote.host import RemoteHost
+from tfdist.launching.result import failed_seconds
+from tfdist.launching.supervisor import Supervisor
+
+SECONDS = 30
+
+
+@pytest.fixture
+def supervise():
+    """Return a function that starts shell scripts; end them all afterwards."""
+    supervisors = []
+
+    def start(
+        *scripts,
+        timeout_seconds=None,
+        grace_seconds=0.2,
+        output=None,
+        tasks=None,
+        restarts=0,
+        **given,
+    ):
+        supervisor = Supervisor(
+            output or Output(console=False),
+            Limits(timeout_seconds, grace_seconds, restarts),
+            signals=given.get("signals"),
+            remote=given.get("remote"),
+        )
+        supervisors.append(supervisor)
+        supervisor.start(
+            [
+                ProcessSpec(
+                    rank,
+                    ("/bin/bash", "-c", script),
+                    given.get("env", {}),
+                    task=None if tasks is None else tasks[rank],
+                    host=next(iter(given.get("remote", ())), None),
+                )
+                for rank, script in enumerate(scripts)
+            ]
+        )
+        return supervisor
+
+    yield start
+    for supervisor in supervisors:
+        supervisor.close()
+
+
+@pytest.fixture
+def meet(tmp_path):
+    """Return two shell commands: "met" waits until "ready" has run elsewhere."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    return {
+        "ready": f"echo ready > {fifo}",
+        "met": f"read -r < {fifo}",
+    }
+
+
+FOREVER = "while :; do sleep 1000 & wait $!; done"
+
+
+def codes_of(result):
+    return [exit_.code for exit_ in result.exits]
+
+
+@pytest.mark.parametrize(
+    ("program", "what"),
+    [("input()", "have not met after 0 s. If"), ("", "never met. If")],
+)
+@pytest.mark.parametrize("progress", ["", "0"])
+def test_ranks_that_have_not_met_are_told_while_they_run_and_in_the_end(
+    progress, program, what, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setattr("tfdist.launching.supervisor._MEETING_SECONDS", 0.0)
+    path = tmp_path / "progress"
+    path.write_text(progress)
+    command = sys.executable, "-c", program
+    env = {PROGRESS_VARIABLE: str(path)}
+    supervisor = Supervisor(Output(), Limits())
+    supervisor.start([ProcessSpec(rank, command, env) for rank in (0, 1)])
+    supervisor.wait()
+    supervisor.close()
+
+    printed = capfd.readouterr().err
+    assert (f"tfdist run: the 2 processes {what}" in printed) is not bool(progress)
+
+
+def test_peers_may_fail_by_themselves_before_they_are_ended(supervise, meet):
+    """The peer needs a moment to find out; it is not cut short, and not blamed."""
+    peer = f"{meet['ready']}; read -t 0.2 <> <(:); echo 'rank 1 is gone'; exit 9"
+
+    result = supervise(peer, f"{meet['met']}; exit 3").wait()
+
+    assert codes_of(result) == [9, 3]
+    assert (result.failed_rank, result.ended_ranks) == (1, ())
+    assert result.exits[0].tail == ("rank 1 is gone",)
+
+
+@pytest.mark.parametrize(
+    ("peer", "failed_rank", "headline"),
+    [
+        (FOREVER, 1, "rank 1 held up the others, and was ended."),
+        ("exit 0", 0, "rank 0 failed with exit code 1 after "),
+    ],
+    ids=["held up", "ended well"],
+)
+def test_the_rank_that_held_up_the_others_is_to_blame(
+    peer, failed_rank, headline, supervise, tmp_path
+):
+    """Rank 0 fails since rank 1 has not come; `culprit` is what its hub has noted."""
+    (tmp_path / "0.culprit").write_text("1")
+    env = {PROGRESS_VARIABLE: str(tmp_path / "0")}
+
+    result = supervise("echo rank 1 is late; exit 1", peer, env=env).wait()
+
+    assert (result.failed_rank, result.exit_code) == (failed_rank, 1)
+    assert result.headline().startswith(headline)
+
+
+def test_a_question_that_no_rank_answers_is_reported(supervise, tmp_path, capfd):
+    ours, theirs = socket.socketpair()
+    env = {PROGRESS_VARIABLE: str(tmp_path / "0")}
+    with ours, theirs:
+        ours.send(bytes([signal.SIGUSR2]))
+        script = f"while [ ! -e {tmp_path}/0.ask ]; do sleep 0.1; done; sleep 6"
+        result = supervise(script, env=env, signals=theirs, output=Output()).wait()
+
+    assert result.exit_code == 0
+    assert "no rank has answered SIGUSR2. Ranks do so once all have made their" in (
+        capfd.readouterr().err
+    )
+
+
+@pytest.fixture
+def remote(ssh):
+    """Return a connected host by its name."""
+    host = RemoteHost("node2", 1, ssh=ssh)
+    host.hello.result(SECONDS)
+    yield {"node2": host}
+    host.close()
+
+
+def test_rank_0_on_another_host_is_asked_there(remote, supervise, tmp_path, capfd):
+    """It answers there, so the launcher has nothing to report."""
+    ours, theirs = socket.socketpair()
+    progress = tmp_path / "0"
+    progress.touch()
+    env = {PROGRESS_VARIABLE: str(progress)}
+    with ours, theirs:
+        ours.send(bytes([signal.SIGUSR2]))
+        answer = 'until rm "$TFDIST_PROGRESS_FILE.ask"; do sleep 0.1; done 2>/dev/null'
+        script, options = f"{answer}; sleep 6", {"signals": theirs, "output": Output()}
+        result = supervise(script, env=env, remote=remote, **options).wait()
+
+    assert result.exit_code == 0
+    assert capfd.readouterr().err == ""
+    assert [*tmp_path.glob("0*")] == [progress]
+
+
+ROLES = (Task("chief", 0), Task("worker", 0), Task("worker", 1), Task("ps", 0))
+
+
+def test_the_run_is_what_the_chief_does(supervise, meet):
+    """The others are asked to end, and killed if need be: all is well."""
+    deaf = f"trap '' TERM; {meet['ready']}; {FOREVER}"
+
+    result = supervise(meet["met"], FOREVER, deaf, FOREVER, tasks=ROLES).wait()
+
+    assert (result.reason, result.exit_code) == ("done", 0)
+    assert codes_of(result) == [0, -15, -9, -15]
+
+
+def test_who_fails_after_the_chief_has_ended_well_is_no_failure(supervise, tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    failing = f"read -r chief < {fifo}; tail --pid=$chief -f /dev/null; exit 4"
+
+    supervisor = supervise(
+        f"echo $$ > {fifo}", failing, tasks=ROLES, restarts=9, grace_seconds=1000
+    )
+    result = supervisor.wait()
+
+    assert (result.reason, codes_of(result)) == ("done", [0, 4])
+
+
+def test_a_chief_that_fails_for_want_of_a_server_is_not_blamed(supervise, meet):
+    chief = f"{meet['met']}; read -t 0.2 <> <(:); exit 1"
+
+    result = supervise(
+        chief, FOREVER, FOREVER, f"{meet['ready']}; kill -9 $$", tasks=ROLES
+    ).wait()
+
+    assert result.headline().startswith("ps 0 was killed by SIGKILL")
+
+
+def test_a_worker_that_fails_is_started_again(supervise, meet, tmp_path):
+    """It has the same output, and the chief waits for the second one."""
+    script = f"if [ -e {tmp_path}/mark ]; then {meet['ready']}; {FOREVER}; fi; "
+    script += f"touch {tmp_path}/mark; echo first; kill -9 $$"
+
+    result = supervise(meet["met"], script, tasks=ROLES, restarts=1).wait()
+
+    assert (result.reason, codes_of(result)) == ("done", [0, -15])
+    assert result.exits[1].tail == ("first",)
+
+
+def test_the_last_worker_without_restarts_ends_the_run(supervise):
+    supervisor = supervise(FOREVER, "exit 3", "exit 3", tasks=ROLES, restarts=1)
+
+    result = supervisor.wait()
+
+    assert (result.reason, result.exit_code) == ("failed", 3)
+    assert result.failed_rank in (1, 2)
+    assert result.exits[0].code == -15
+
+
+def test_signals_that_came_before_the_start_count(supervise):
+    ear, mouth = socket.socketpair()
+    with ear, mouth:
+        mouth.send(bytes([signal.SIGTERM]))
+
+        result = supervise(FOREVER, signals=ear).wait()
+
+    assert (result.reason, result.was_interrupted) == ("signal", True)
+
+
+def test_a_guardian_that_is_stopped_is_given_up(supervise):
+    result = supervise(f"kill -STOP $PPID; {FOREVER}", timeout_seconds=0.3).wait()
+
+    assert (result.reason, codes_of(result)) == ("timeout", [-9])
+
+
+NEVER = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((5.0, NEVER, False), (5.1, NEVER, False)),
+        # It prints its traceback, cleans up, and exits after its peer.
+        ((7.0, 5.0, False), (6.0, NEVER, False)),
+        ((6.0, 4.9, False), (7.0, 5.0, False)),
+        # The traceback was logged long before, and about something else.
+        ((69.0, NEVER, False), (70.0, 5.0, False)),
+        # A traceback that is read late counts no later than the end.
+        ((5.0, 5.2, False), (5.1, NEVER, False)),
+        # A peer saw the closed connection before the launcher was told of the kill.
+        ((5.2, NEVER, True), (9.0, 5.0, False)),
+        # Killed because the other had failed: the traceback is much older.
+        ((9.0, 5.0, False), (8.0, NEVER, True)),
+    ],
+)
+def test_the_time_of_a_failure(first, second):
+    earlier, later = (
+        failed_seconds(ended, traceback, was_killed=was_killed)
+        for ended, traceback, was_killed in (first, second)
+    )
+    assert earlier < later
