@@ -9,6 +9,7 @@ from tfdist.cluster.launcher import START_TIMEOUT_VARIABLE
 from tfdist.launching import (
     DEFAULT_RESTARTS,
     LEVEL_VARIABLE,
+    STRATEGIES,
     TUNING_OPTIONS,
     Hosts,
     Job,
@@ -19,6 +20,7 @@ from tfdist.launching import (
     resolve_command,
     run_job,
     tuning_variables,
+    with_strategy,
 )
 from tfdist_cli.config_text import say
 from tfdist_cli.options import (
@@ -59,6 +61,7 @@ _EPILOG = """\
 examples:
   tfdist run -np 2 train.py --epochs 3        a script, with this Python
   tfdist run -np 2 -m package.train           a module
+  tfdist run --strategy all_reduce -np 2 train.py  a script that never heard of tfdist
   tfdist run -np 2 bash -c 'echo $TFDIST_RANK'  any program
   tfdist run -np 2 --collective horovod train.py  as horovodrun would start it
   tfdist run --workers 2 --ps 1 train.py      a chief with parameter servers
@@ -78,6 +81,8 @@ signals:
 
 _OPTIONS = {
     "-np N": "how many processes (required, unless hosts or --workers and --ps say it)",
+    f"--strategy {'|'.join(STRATEGIES)}": "make this strategy for a script or module "
+    "that makes none",
     "--workers N": "in place of -np, with --ps: how many workers, not counting the "
     "chief",
     "--ps N": "how many parameter servers",
@@ -205,11 +210,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _job(args: argparse.Namespace) -> Job:
     """Return the job that the options describe."""
+    command = resolve_command(without_dashes(args.command), module=args.m)
+    if args.strategy is not None:
+        _check_strategy(args)
+        command = with_strategy(command, args.strategy)
     env = {**dict(args.env), **_horovod_variables(args), **metrics_variables(args)}
     if args.start_timeout is not None:
         env.setdefault(START_TIMEOUT_VARIABLE, f"{args.start_timeout:g}")
     return Job(
-        resolve_command(without_dashes(args.command), module=args.m),
+        command,
         size=args.np,
         bind_to=args.bind_to,
         threads_per_process=args.threads_per_process,
@@ -219,6 +228,20 @@ def _job(args: argparse.Namespace) -> Job:
         evaluator=args.evaluator,
         ps=args.ps,
         verbose=args.verbose,
+    )
+
+
+def _check_strategy(args: argparse.Namespace) -> None:
+    """Refuse a strategy that does not fit the processes."""
+    has_servers = args.workers is not None or args.ps is not None
+    needs_servers = args.strategy == "parameter_server"
+    if args.strategy == "auto" or needs_servers == has_servers:
+        return
+    wanted = "--workers and --ps" if needs_servers else "-np"
+    raise ValueError(
+        f"--strategy {args.strategy} needs {wanted}. Received: --strategy "
+        f"{args.strategy} {'with' if has_servers else 'without'} parameter servers. "
+        f"Give {wanted}, or another strategy."
     )
 
 

@@ -31,6 +31,7 @@ examples:
   tfdist verify train.py --epochs 3           two processes, ten steps
   tfdist verify -np 3 --float64 train.py      a sharper comparison
   tfdist verify -m package.train              a module
+  tfdist verify --strategy all_reduce train.py  a script that never heard of tfdist
 
 exit code:
   0 for PASS, 1 for FAIL, 2 if the script could not be run; 130 after Ctrl-C.
@@ -40,6 +41,8 @@ exit code:
 _OPTIONS = {
     "-np N": "how many processes are compared with one",
     "--steps N": "stop the script after this many steps of training",
+    "--strategy all_reduce|horovod": "make this strategy for a script or module that "
+    "makes none",
     "--collective tensorflow|horovod": "the library that connects the processes",
     "--timeout SECONDS": "give up after this time, with exit code 2",
     "--json FILE": "write the verdict to a file, too",
@@ -77,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
             float64=args.float64,
             seed=args.seed,
             collective=args.collective,
+            strategy=args.strategy,
         )
         check_json(args.json)
         verdict = verify(

@@ -7,10 +7,12 @@ from tfdist.launching.isolation import isolate_network
 from tfdist.launching.job import (
     DEFAULT_RESTARTS,
     LEVEL_VARIABLE,
+    STRATEGIES,
     Job,
     Limits,
     ProcessSpec,
     resolve_command,
+    with_strategy,
 )
 from tfdist.launching.mpi import with_engine
 from tfdist.launching.output import Output
@@ -32,6 +34,7 @@ __all__ = [
     "ProcessSpec",
     "Restarts",
     "RunResult",
+    "STRATEGIES",
     "TUNING_OPTIONS",
     "check_job",
     "has_terminal",
@@ -46,4 +49,5 @@ __all__ = [
     "shell_lines",
     "tuning_variables",
     "with_engine",
+    "with_strategy",
 ]

@@ -15,6 +15,18 @@ from tfdist.cluster.ownership import OWNER_VARIABLE
 from tfdist.launching.horovod import IDENTITY_VARIABLES
 
 DEFAULT_RESTARTS = 3
+# The names of `tfdist.strategies.create`, which needs TensorFlow.
+STRATEGIES = (
+    "auto",
+    "all_reduce",
+    "horovod",
+    "parameter_server",
+    "mirrored",
+    "multi_worker_mirrored",
+    "central_storage",
+    "one_device",
+    "tpu",
+)
 LEVEL_VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
 ERRORS_ONLY = "2"
 SLOT_VARIABLE = "TFDIST_SLOT"
@@ -269,3 +281,15 @@ def resolve_command(command: Sequence[str], *, module: bool = False) -> tuple[st
             "or the path of an executable file, as in ./program."
         )
     return (program, *arguments)
+
+
+def with_strategy(command: Sequence[str], name: str) -> tuple[str, ...]:
+    """Return a resolved command that makes a strategy for its script or module."""
+    python, *words = command
+    first = next(iter(words), "")
+    if python != sys.executable or not (first == "-m" or first.endswith(".py")):
+        raise ValueError(
+            "--strategy is for a Python script or module. Received: "
+            f"{shlex.join(command)}. Give a .py file, or -m and a module."
+        )
+    return (python, "-m", "tfdist.default_strategy", name, *words)

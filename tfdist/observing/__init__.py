@@ -5,6 +5,7 @@ from tfdist.observing.script import (
     StopTraining,
     leave_if_threads_would_stay,
     run_observed,
+    run_script,
 )
 
 __all__ = [
@@ -14,4 +15,5 @@ __all__ = [
     "leave_if_threads_would_stay",
     "observed_by",
     "run_observed",
+    "run_script",
 ]

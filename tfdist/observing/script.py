@@ -19,11 +19,9 @@ class StopTraining(BaseException):
 
 def run_observed(observer: Observer, command: Sequence[str], *, module: bool) -> None:
     """Run a script and its arguments as the `python` command does, observed."""
-    name, *arguments = command
-    sys.argv = [name, *arguments]
     try:
         with observed_by(observer):
-            _run(name, module=module)
+            run_script(command, module=module)
     except StopTraining:
         pass
     except SystemExit as end:
@@ -31,8 +29,10 @@ def run_observed(observer: Observer, command: Sequence[str], *, module: bool) ->
             raise
 
 
-def _run(name: str, *, module: bool) -> None:
-    """Run a module or a file as the main program."""
+def run_script(command: Sequence[str], *, module: bool) -> None:
+    """Run a module or a file and its arguments as the main program."""
+    name, *arguments = command
+    sys.argv = [name, *arguments]
     if module:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
         return

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfdist.cluster import detect, facts
 from tfdist.compat.keras.install import install_for_observers
 from tfdist.compat.patching import holding
+from tfdist.default_strategy import DefaultStrategy
 from tfdist.observing import leave_if_threads_would_stay, run_observed
 from tfdist.verify.lone import LoneWatch
 from tfdist.verify.start import Orders
@@ -21,6 +22,8 @@ from tfdist.verify.watch import Watch
 def main(orders: Orders, folder: Path, *, lone: bool, order: int | None) -> None:
     """Run the script under a watch, and write the recording."""
     install_for_observers()
+    if orders.strategy is not None:
+        DefaultStrategy(orders.strategy).install()
     keras.utils.set_random_seed(orders.seed)
     if orders.float64:
         keras.config.set_floatx("float64")

@@ -37,6 +37,8 @@ class Orders:
     float64: bool = False  # Whether it is the default dtype of Keras.
     seed: int = 1  # Of every process, before the script.
     collective: str = "tensorflow"
+    # The name of the strategy that is made for a script; None if it makes its own.
+    strategy: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers that would verify nothing."""
@@ -168,7 +170,7 @@ def _record(
             "The script must train under a strategy of tfdist. Received: no step under "
             f"one in {who}. Make the strategy with tfdist.strategies.create() first "
             "thing in the script, and make and compile the model in a block `with "
-            "strategy.scope():`."
+            "strategy.scope():`; or give --strategy, as in --strategy all_reduce."
         )
     return recordings
 

@@ -386,3 +386,34 @@ def test_the_end_of_a_job_has_the_number_of_restarts(said):
     first, total = said(FAILED, DONE)
     assert first.startswith("tfdist run: restart 1 of 2: rank 0 failed with exit code")
     assert total.startswith("tfdist run: 1 of 2 restarts used.")
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        (
+            "--strategy parameter_server -np 2 train.py",
+            "parameter_server needs --workers and --ps. Received: --strategy parameter_"
+            "server without parameter servers. Give --workers and --ps, or another",
+        ),
+        (
+            "--strategy all_reduce --workers 1 --ps 1 train.py",
+            "--strategy all_reduce needs -np. Received: --strategy all_reduce with "
+            "parameter servers. Give -np, or another strategy.",
+        ),
+        (
+            "--strategy all_reduce -np 2 sh",
+            "--strategy is for a Python script or module. Received: /",
+        ),
+    ],
+)
+def test_a_strategy_that_does_not_fit_is_refused(line, error, refusal):
+    assert error in refusal("run", *line.split())
+
+
+def test_a_strategy_is_made_for_a_script(launcher):
+    main(["run", "--strategy", "auto", "-np", "2", "train.py"])
+
+    *start, script = launcher.job.command
+    assert start[1:] == ["-m", "tfdist.default_strategy", "auto"]
+    assert script == "train.py"

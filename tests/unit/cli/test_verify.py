@@ -62,10 +62,12 @@ def test_the_shortest_call(verify, printed):
 
 
 def test_every_option_arrives(verify):
-    line = "-np 3 --steps 4 --float64 --seed 7 --timeout 60 --output-dir logs train.py"
-    main(["verify", *line.split(), "--steps", "x"])
+    line = "-np 3 --steps 4 --float64 --seed 7 --timeout 60 --output-dir logs"
+    script = ["train.py", "--steps", "x"]
+    main(["verify", *line.split(), "--strategy", "all_reduce", *script])
 
-    orders = Orders(("train.py", "--steps", "x"), size=3, steps=4, float64=True, seed=7)
+    numbers = {"size": 3, "steps": 4, "seed": 7}
+    orders = Orders((*script,), float64=True, strategy="all_reduce", **numbers)
     options = {"timeout_seconds": 60.0, "output_directory": Path("logs")}
     assert verify.calls == [(orders, options)]
 

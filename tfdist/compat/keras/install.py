@@ -31,6 +31,18 @@ def install_for_observers() -> None:
     _replace(PATCHES_OF_OBSERVERS)
 
 
+def install_for_default_strategy() -> None:
+    """Let `keras.distribution` mean the strategy that is made for the program."""
+    from keras.src.backend.tensorflow import distribution_lib
+
+    from tfdist.compat.distribution import check_initialized
+    from tfdist.compat.keras.patches import PATCHES_OF_DEFAULT_STRATEGY
+
+    # TensorFlow's backend has none.
+    distribution_lib.initialize = check_initialized
+    _replace(PATCHES_OF_DEFAULT_STRATEGY)
+
+
 @functools.cache
 def _patch() -> None:
     """Apply all patches."""

@@ -144,7 +144,8 @@ def _check_replica_context(optimizer: Any, variables: Sequence[Any]) -> None:
         raise RuntimeError(
             "An optimizer must be applied inside of strategy.run. Received: "
             f"{optimizer.name}.apply called {where}. Put the step into a function and "
-            "call strategy.run(function, args=...)."
+            "call strategy.run(function, args=...). With --strategy, it is "
+            "tf.distribute.get_strategy().run."
         )
 
 

@@ -8,6 +8,7 @@ from keras.src.saving import saving_api
 
 from tfdist.compat import (
     chief_output,
+    distribution,
     owned_variables,
     random_pipelines,
     sparse_updates,
@@ -149,6 +150,16 @@ PATCHES |= {
 PATCHES_OF_JOBS: dict[str, Callable[..., Any]] = {
     "keras:Model._make_function": trainer.make_function_under_strategy,
 }
+
+# Symbols that a program replaces whose strategy is made for it. Deletable when Keras
+# distributes on TensorFlow.
+PATCHES_OF_DEFAULT_STRATEGY: dict[str, Callable[..., Any]] = dict.fromkeys(
+    (
+        "keras.distribution:set_distribution",
+        "keras.src.distribution.distribution_lib:set_distribution",
+    ),
+    distribution.set_if_parallel,
+)
 
 # Symbols of Keras that only ranks other than the chief replace.
 PATCHES_OF_OTHER_RANKS: dict[str, Callable[..., Any]] = {
