@@ -2,10 +2,12 @@
 
 import argparse
 import dataclasses
+import json
 from pathlib import Path
 from textwrap import fill
 
 from tfdist.recorder.reader import Blackbox, Record, clock, read_folder
+from tfdist.recorder.trace import trace_of
 from tfdist_cli.options import (
     JSON,
     Commands,
@@ -28,9 +30,14 @@ _EPILOG = """\
 examples:
   tfdist run -np 2 --output-dir logs train.py
   tfdist blackbox logs
+  tfdist blackbox logs --trace job.json     for https://ui.perfetto.dev
 
 What the output means: docs/troubleshooting.md
 """
+_OPTIONS = {
+    "--trace FILE": "write the records of all ranks on one clock in Chrome's trace "
+    "format, which Perfetto shows: who waits for whom"
+}
 _LAST = 4
 _LINE_WIDTH = 80
 _CLOCKS = (
@@ -51,14 +58,17 @@ def add_parser(commands: Commands) -> None:
     )
     text = "the folder of the records, as given to `tfdist run --output-dir`"
     parser.add_argument("folder", type=Path, metavar="DIR", help=text)
-    add_options(parser, JSON)
+    add_options(parser, _OPTIONS | JSON)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run `tfdist blackbox`, and return the exit code."""
     try:
         check_json(args.json)
+        check_json(args.trace, "--trace")
         blackbox = read_folder(args.folder)
+        if args.trace is not None:
+            args.trace.write_text(json.dumps(trace_of(blackbox)))
     except (OSError, ValueError) as error:
         args.parser.error(str(error))
     print_figures(args.json, _figures(blackbox), text_of(blackbox))

@@ -1,10 +1,11 @@
-"""`tfdist report`: how training scales with the number of processes."""
+"""`tfdist report`: a job that has run, or how jobs of several sizes scale."""
 
 import argparse
 import dataclasses
 from pathlib import Path
 from textwrap import fill
 
+from tfdist.recorder.job import read_job
 from tfdist.scaling.report import Law, ScalingReport, scaling_report
 from tfdist.scaling.throughput import read_run
 from tfdist_cli.options import (
@@ -18,7 +19,11 @@ from tfdist_cli.options import (
 from tfdist_cli.table import format_table
 
 _DESCRIPTION = """\
-Say how training scales, from runs on 1, 2, 4, ... processes.
+Say how one job went, from the folder of `tfdist run --output-dir`; or how training
+scales, from the files of runs on 1, 2, 4, ... processes.
+
+Of a folder it says what limited the steps, and what happened at each start; --html also
+draws loss, rate, step times, shares and restarts.
 
 Each file is one that the callback Throughput(json="4.json") has written. The rate of a
 run is the median of its epochs, and of several runs on the same number of processes the
@@ -28,10 +33,11 @@ fraction allows on more processes.
 
 _EPILOG = """\
 examples:
+  tfdist report logs --html job.html          one page; needs matplotlib
   tfdist report 1.json 2.json 4.json
   tfdist report *.json --plot scaling.png     a curve, too; needs matplotlib
 
-What the figures mean: docs/scaling.md
+What the figures mean: docs/scaling.md; the page: docs/troubleshooting.md
 """
 
 _KINDS = {
@@ -58,7 +64,9 @@ _LINE_WIDTH = 80
 
 
 _OPTIONS = {
-    "--plot FILE": "draw the speed-up; the name's ending says how (.png, .svg, .pdf)"
+    "--plot FILE": "draw the speed-up of several runs; the name's ending says how "
+    "(.png, .svg, .pdf)",
+    "--html FILE": "write the page of one job, which opens without a server",
 }
 
 
@@ -67,13 +75,13 @@ def add_parser(commands: Commands) -> None:
     parser = add_command(
         commands,
         "report",
-        "say how training scales, from the files of several runs",
+        "say how a job went, or how several of them scale",
         run,
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    text = "what Throughput(json=FILE) has written, one for each run"
-    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help=text)
+    text = "what Throughput(json=FILE) has written, one for each run; or one folder"
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE|DIR", help=text)
     add_options(parser, _OPTIONS | JSON)
 
 
@@ -82,6 +90,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         check_json(args.json)
         check_json(args.plot, "--plot")
+        check_json(args.html, "--html")
+        if args.html is not None or args.files[0].is_dir():
+            return _report_job(args)
         report = scaling_report({str(file): read_run(file) for file in args.files})
         if args.plot is not None:
             # Imports matplotlib, which is optional and slow.
@@ -91,6 +102,26 @@ def run(args: argparse.Namespace) -> int:
     except (ImportError, OSError, ValueError) as error:
         args.parser.error(str(error))
     print_figures(args.json, dataclasses.asdict(report), text_of(report))
+    return 0
+
+
+def _report_job(args: argparse.Namespace) -> int:
+    """Report on one job, and return the exit code."""
+    folder, *others = args.files
+    if others or args.plot is not None or args.json is not None:
+        raise ValueError(
+            "A report on a job takes its folder and --html; --plot and --json are for "
+            f"files. Received: {' '.join(map(str, args.files))}, and other options. "
+            "Report on the folder alone."
+        )
+    job = read_job(folder)
+    # Reports on files need neither the page nor its pictures.
+    from tfdist_cli.job_page import page_of, text_of_job
+
+    if args.html is not None:
+        args.html.write_text(page_of(job, folder.resolve().name), encoding="utf-8")
+    for line in text_of_job(job).splitlines():
+        print(line if line.startswith(" ") else fill(line, _LINE_WIDTH))
     return 0
 
 

@@ -105,7 +105,7 @@ _OPTIONS = {
     "--output-dir DIR": "also write what each process prints to DIR/rank.0.log and so "
     "on, or to DIR/chief.log, DIR/worker.0.log and DIR/ps.0.log; after the first "
     "restart of the job to DIR/rank.0.restart1.log; and record there what `tfdist "
-    "blackbox DIR` compares",
+    "report DIR` and `tfdist blackbox DIR` read",
     "--log-format text|json": "with json, each line becomes a JSON object, on stdout "
     "and in the files (default: text)",
     "--no-tag-output": "do not put the rank before each line",

@@ -10,11 +10,8 @@ from tfdist.cluster.detect import detect_membership
 from tfdist.collectives import Collective, SingleCollective
 from tfdist.collectives.horovod.current import started_collective, started_rank
 from tfdist.compat.user_warnings import warn_user
-from tfdist.recorder.step_times import StepTimes, mean_times
+from tfdist.recorder.step_times import StepTimes, steady_times
 from tfdist.strategies.parameter_server import ParameterServerStrategy
-
-# TensorFlow compiles in them.
-_FIRST_STEPS = 2
 
 
 def collective_of(model: keras.Model) -> Collective:
@@ -59,9 +56,7 @@ def processes_of(model: keras.Model) -> int:
 
 def times_since(model: keras.Model, seconds: float) -> list[float] | None:
     """Return this rank's mean times of a step since a time, if any; see `StepTimes`."""
-    times = collective_of(model).recorder.step_times(seconds)[_FIRST_STEPS:]
-    own = mean_times(times)
-    return None if own is None else [own.step, own.input, own.collectives]
+    return steady_times(collective_of(model).recorder.step_times(seconds))
 
 
 def times_of_ranks(by_rank: Sequence[list[float] | None]) -> list[StepTimes]:

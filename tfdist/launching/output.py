@@ -27,6 +27,7 @@ from tfdist.launching.console import (
     write_all,
 )
 from tfdist.launching.job import ProcessSpec
+from tfdist.recorder.job import remove_old
 
 _CHUNK_BYTES = 65_536
 _TAIL_LINES = 10
@@ -255,6 +256,8 @@ class _RankOutput:
         if spec is not None and output.directory is not None:
             path = _log_path(output.directory, spec, output.attempt)
         self.log, self.log_lacks_lines = _open_locked(path), False
+        if spec is not None and output.directory is not None and not output.attempt:
+            remove_old(output.directory, spec.log_stem)
 
     def remember(self, lines: list[bytes], *, is_error: bool) -> None:
         """Keep the last lines, and the last traceback with its time."""
@@ -300,13 +303,9 @@ def _open_locked(path: Path) -> io.FileIO:
 
 
 def _log_path(folder: Path, spec: ProcessSpec, attempt: int) -> Path:
-    """Return the log file of an attempt; the first removes those of other runs."""
-    if attempt:
-        return folder / f"{spec.log_stem}.restart{attempt}.log"
-    path = folder / f"{spec.log_stem}.log"
-    for old in folder.glob(f"{spec.log_stem}.restart*.log"):
-        old.unlink()
-    return path
+    """Return the log file of an attempt."""
+    restart = f".restart{attempt}" if attempt else ""
+    return folder / f"{spec.log_stem}{restart}.log"
 
 
 def _texts(lines: Iterable[bytes]) -> tuple[str, ...]:

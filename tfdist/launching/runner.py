@@ -44,6 +44,7 @@ from tfdist.launching.remote.host import RemoteHost, ssh_command
 from tfdist.launching.restarts import Attempt, Restarts
 from tfdist.launching.result import RunResult
 from tfdist.launching.supervisor import Supervisor
+from tfdist.recorder.job import End, note_end
 from tfdist.rendezvous.secret import new_nonce
 
 _LOOK_UPS_AT_A_TIME = 32
@@ -110,13 +111,22 @@ def run_job(
             # Each attempt has its own ports and run id, so leftovers cannot join.
             placement = _placed(job, hosts, slots, signals)
             added = _facts_of(progress, out) | secret_of(hosts)
-            is_auto = job.collective == "auto"
+            began, is_auto = time.time(), job.collective == "auto"
             result = _run_attempt(placement, added, out, left, signals, is_auto)
             if result.reason == "timeout":  # Report the limit that the user set.
                 result = replace(result, detail=f"{limits.timeout_seconds:g}")
             attempts.append(Attempt(result, slots, read_saved_step(progress)))
+            _note_end(out, attempts, began)
             slots = restarts.next_slots(attempts)
     return tuple(attempts)
+
+
+def _note_end(output: Output, attempts: Sequence[Attempt], began: float) -> None:
+    """Record how the last attempt has ended, if there is a folder for it."""
+    *before, last = attempts
+    if output.directory is not None:
+        why, step = last.result.headline(), last.saved_step
+        note_end(output.directory, End(len(before), began, time.time(), why, step))
 
 
 def _seconds_to(deadline: float) -> float:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
 from tfdist.cluster.validation import excerpt, parse_json
 from tfdist.recorder.ring import (
@@ -24,11 +25,23 @@ from tfdist.recorder.ring import (
     state_of,
     step_name,
 )
+from tfdist.recorder.step_times import StepTimes
 
 # About the year 6300, which `datetime` still knows.
-_LATEST = 2.0**37
+LATEST = 2.0**37
 # The kind and number of a step, a name, and how often it came before in that step.
 Key = tuple[str, int, str, int]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """An epoch of `fit` of one rank; no times if it had too few steps."""
+
+    number: int
+    began: float
+    ended: float
+    times: StepTimes | None
+    logs: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -44,14 +57,22 @@ class Record:
     entries: Sequence[Entry]
     state: State
     end: str | None
+    epochs: Sequence[Epoch] = ()
+
+    @property
+    def times(self) -> list[float]:
+        """All times, by the rank's own clock, in no order."""
+        times = [self.started, self.state.waits_since]
+        times += [at for e in self.entries for at in (e.begin, e.agreed, e.end)]
+        return times + [
+            at for epoch in self.epochs for at in (epoch.began, epoch.ended)
+        ]
 
     def __post_init__(self) -> None:
         """Check the numbers."""
         if not 0 <= self.rank < self.size:
             raise ValueError(f"rank {self.rank} of {self.size}")
-        times = [self.started, self.state.waits_since]
-        times += [at for e in self.entries for at in (e.begin, e.agreed, e.end)]
-        if not all(0 <= at < _LATEST for at in times):
+        if not all(0 <= at < LATEST for at in self.times):
             raise ValueError("a time out of range")
 
 
@@ -140,21 +161,28 @@ def read_record(path: Path) -> Record:
         about, *others = [parse_json(line.decode()) for line in lines[:-1]]
         if about["format"] != FORMAT:
             raise ValueError(repr(about["format"]))
-        names = [_printable(line["name"]) for line in others if "name" in line]
-        ends = [_printable(line["end"]) for line in others if "end" in line]
+        names = [printable(line["name"]) for line in others if "name" in line]
+        ends = [printable(line["end"]) for line in others if "end" in line]
         return Record(
             path,
             int(about["rank"]),
             int(about["size"]),
-            _printable(about["host"]),
-            _printable(about["run"]),
+            printable(about["host"]),
+            printable(about["run"]),
             float(about["started"]),
             entries_of(ring, names),
             state_of(ring),
             ends[-1] if ends else None,
+            [_epoch_of(line) for line in others if "epoch" in line],
         )
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        reason = _printable(excerpt(f"{type(error).__name__}: {error}"))
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:
+        reason = printable(excerpt(f"{type(error).__name__}: {error}"))
         raise ValueError(
             f"{path} is not a whole flight record of this version of tfdist. Received: "
             f"{len(data)} bytes ({reason}). Remove it, or copy it again from the host "
@@ -162,17 +190,37 @@ def read_record(path: Path) -> Record:
         ) from None
 
 
+def _epoch_of(line: Mapping[str, Any]) -> Epoch:
+    """Return the epoch that a line describes."""
+    number, began, ended = (
+        int(line["epoch"]),
+        float(line["began"]),
+        float(line["ended"]),
+    )
+    if not 0 < number < LATEST:
+        raise ValueError(f"epoch {number}")
+    times = None if line["times"] is None else StepTimes(*map(float, line["times"]))
+    # Not if the clock of the host was set meanwhile.
+    if times is not None and not (
+        0 < times.step < LATEST
+        and all(0 <= part <= times.step for part in (times.input, times.collectives))
+    ):
+        times = None
+    logs = {printable(name): float(value) for name, value in line["logs"].items()}
+    return Epoch(number, began, ended, times, logs)
+
+
 def compare(records: Mapping[int, Record], notes: Sequence[str] = ()) -> Blackbox:
     """Compare the records of the ranks of one job."""
-    keyed = {rank: dict(_keyed(record)) for rank, record in records.items()}
-    first = keyed[min(keyed)]
-    ahead = {rank: _ahead(entries, first) for rank, entries in keyed.items()}
-    logs = [_Log(record, ahead[rank], keyed[rank]) for rank, record in records.items()]
+    joint = {rank: dict(keyed(record)) for rank, record in records.items()}
+    first = joint[min(joint)]
+    ahead = {rank: _ahead(entries, first) for rank, entries in joint.items()}
+    logs = [_Log(record, ahead[rank], joint[rank]) for rank, record in records.items()]
     sentence = _first_difference(logs) if len(logs) > 1 else _alone(logs[0])
     return Blackbox(sentence, notes, records, ahead, _latest(logs))
 
 
-def _keyed(record: Record) -> Iterator[tuple[Key, Entry]]:
+def keyed(record: Record) -> Iterator[tuple[Key, Entry]]:
     """Yield the joint collectives of a rank with what they have in common."""
     seen: Counter[tuple[str, int, str]] = Counter()
     for entry in record.entries:
@@ -293,6 +341,6 @@ def clock(seconds: float) -> str:
     return time.strftime("%H:%M:%S.") + f"{time.microsecond // 1000:03d} UTC"
 
 
-def _printable(text: object) -> str:
+def printable(text: object) -> str:
     """Return a text with escapes in place of what would steer a terminal."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))

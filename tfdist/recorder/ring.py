@@ -11,7 +11,8 @@ state of the rank: by kind, the numbers of the latest steps; the kind of the cur
 step; and the time since when it has waited for the input of its next step.
 
 Lines of JSON follow. The first describes the process, the next hold one name each, in
-the order of their numbers. A process that ends by itself adds how, under "end".
+the order of their numbers. Each epoch of `fit` adds one, with its number, its times and
+its logs. A process that ends by itself adds how, under "end".
 """
 
 import itertools
@@ -36,7 +37,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
 from tfdist.cluster.launcher import Launcher
-from tfdist.recorder.step_times import StepTimes, times_of_steps
+from tfdist.recorder.step_times import StepTimes, steady_times, times_of_steps
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -199,6 +200,13 @@ class Flight:
         waiting = (e.title for e in self.entries() if e.is_open and e.kind)
         return next(waiting, "")
 
+    def note_epoch(self, number: int, began: float, logs: Mapping[str, float]) -> None:
+        """Note the figures of an epoch of `fit` that ends, if there is a file."""
+        if self._file is not None:
+            times = steady_times(self.step_times(began))
+            line = {"epoch": number, "began": began, "ended": time.time()}
+            self._append({**line, "times": times, "logs": dict(logs)})
+
     def close(self, how: str) -> None:
         """Note how the process ends."""
         self._append({"end": how})
@@ -244,6 +252,9 @@ class Unrecorded:
     def step_times(self, since: float = 0.0) -> list[StepTimes]:
         """Return no times; see `Flight.step_times`."""
         return []
+
+    def note_epoch(self, number: int, began: float, logs: Mapping[str, float]) -> None:
+        """Note nothing; see `Flight.note_epoch`."""
 
     def waits_in(self) -> str:
         """Return no name; see `Flight.waits_in`."""

@@ -17,6 +17,9 @@ _MARGIN = 1.3
 _INPUT_SHARE = 0.2
 _COMMUNICATION_SHARE = 0.3
 
+# TensorFlow compiles in the first steps of an epoch's record.
+_FIRST_STEPS = 2
+
 Interval = tuple[float, float]
 
 
@@ -126,6 +129,12 @@ def times_of_steps(
 def mean_times(times: Sequence[StepTimes]) -> StepTimes | None:
     """Return the mean times of a step; None without any."""
     return _combined(times, fmean)
+
+
+def steady_times(times: Sequence[StepTimes]) -> list[float] | None:
+    """Return the means of an epoch's steps but the first, as fields for JSON."""
+    mean = mean_times(times[_FIRST_STEPS:])
+    return None if mean is None else [mean.step, mean.input, mean.collectives]
 
 
 def median_times(times: Sequence[StepTimes]) -> StepTimes | None:

@@ -1,7 +1,7 @@
 """A `fit` on all ranks: its start, callback decisions and ends of epochs."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
@@ -98,6 +98,10 @@ class RankFits:
         decisions = self._fits.get(trainer)
         if decisions is not None:
             decisions.after(event)
+
+    def note_epoch(self, number: int, began: float, logs: Mapping[str, float]) -> None:
+        """Record an epoch that ends; see `FitHooks.note_epoch`."""
+        self._collective.recorder.note_epoch(number, began, logs)
 
     def has_written(self, file: str, error: Exception | None = None) -> None:
         """Tell the other ranks that the chief has written a file, or why not."""

@@ -166,19 +166,26 @@ def test_a_slot_that_stays_dead_is_left_out(tmp_path):
 def test_each_start_has_a_log_file_of_its_own(tmp_path):
     logs = tmp_path / "logs"
     logs.mkdir()
-    for name in "rank.0.log", "rank.0.restart7.log", "rank.00.log", "rank.0.log.gz":
+    (logs / "restart7").mkdir()
+    old = "rank.0.restart7.log", "rank.0.flight", "restart7/rank.0.flight", "job.jsonl"
+    for name in "rank.0.log", "rank.00.log", "rank.0.log.gz", *old:
         (logs / name).write_text("old")
     job = shell("echo $TFDIST_RUN_ID; exit 3", size=1)
 
     run_job(job, Restarts(2), output=Output(console=False, directory=logs))
 
     new = {"rank.0.log", "rank.0.restart1.log", "rank.0.restart2.log"}
-    assert {path.name for path in logs.iterdir()} == {
+    assert {path.name for path in logs.rglob("*")} == {
         *new,
+        "job.jsonl",
+        "restart7",
         "rank.00.log",
         "rank.0.log.gz",
     }
     assert len({(logs / name).read_text() for name in new} - {"old"}) == 3
+    ends = [json.loads(line) for line in (logs / "job.jsonl").read_text().splitlines()]
+    assert [end["start"] for end in ends] == [0, 1, 2]
+    assert {end["reason"][:18] for end in ends} == {"rank 0 failed with"}
 
 
 def test_a_signal_after_a_failure_ends_the_job(tmp_path):

@@ -1,7 +1,9 @@
 """Callbacks: joint decisions of ranks, output by the chief only, and saved states."""
 
 import sys
+import time
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import keras
@@ -14,6 +16,7 @@ from keras.callbacks import (
 )
 from keras.src.utils.python_utils import is_default
 
+from tfdist.cluster.launcher import Launcher
 from tfdist.compat.keras.hooks import KerasHooks, hooks_of_model
 from tfdist.compat.keras.optimizer import log_scale
 from tfdist.compat.keras.positions import Resumes, current_position
@@ -129,6 +132,27 @@ class ChiefProgbarLogger(ProgbarLogger):  # type: ignore[misc]
         super()._finalize_progbar(logs)
 
 
+class EpochNotes(keras.callbacks.Callback):  # type: ignore[misc]
+    """Callback that lets a rank record its epochs; it follows those that add logs."""
+
+    # A custom loop may leave out the begin of an epoch.
+    _began = 0.0
+
+    def __init__(self, hooks: KerasHooks) -> None:
+        super().__init__()
+        self._hooks = hooks
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Take the time."""
+        self._began = time.time()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Hand the numbers among the logs on."""
+        pairs = (logs or {}).items()
+        numbers = {name: float(v) for name, v in pairs if isinstance(v, Real)}
+        self._hooks.note_epoch(epoch + 1, self._began, numbers)
+
+
 def init_for_rank(
     original: Any,
     self: Any,
@@ -149,6 +173,8 @@ def init_for_rank(
             callbacks = [*callbacks, ChiefProgbarLogger()]
         if hooks.rank == 0:
             callbacks = [*callbacks, *status_lines()]
+        if Launcher().flight_folder is not None:
+            callbacks = [*callbacks, EpochNotes(hooks)]
         add_progbar = False
     original(self, callbacks, add_history, add_progbar, model, **params)
     resuming = resuming_of(self.callbacks)

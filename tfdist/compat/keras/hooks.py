@@ -3,7 +3,7 @@
 Defaults suit a strategy whose processes need no agreement.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
@@ -149,6 +149,10 @@ class FitHooks(Protocol):
 
     def callbacks_called(self, trainer: Any, event: str) -> None:
         """Agree on the decisions of callbacks after an event of theirs."""
+        return
+
+    def note_epoch(self, number: int, began: float, logs: Mapping[str, float]) -> None:
+        """Record the number, the begin and the logs of an epoch that ends."""
         return
 
     def has_written(self, file: str, error: Exception | None = None) -> None:
