@@ -24,6 +24,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Debian package that holds each. `.ci/run` installs what Debian does not bring itself.
 DEBIAN_PACKAGES = {
     "ip": "iproute2",
+    "java": "default-jre-headless",
     "mpicxx": "libopenmpi-dev",
     "mpirun": "openmpi-bin",
     "munged": "munge",
@@ -39,7 +40,12 @@ DEBIAN_PACKAGES = {
 }
 
 # Those that come into the environment of Python, and what brings them.
-BUILT_COMMANDS = {"horovodrun": "tfdist horovod install"}
+BUILT_COMMANDS = {
+    "horovodrun": "tfdist horovod install",
+    "jupyter": "pip install 'tfdist[docs]'",
+    "pyspark": "pip install 'tfdist[spark]'",
+    "ray": "pip install 'tfdist[ray]'",
+}
 
 # How the names of the modules of the equality matrix begin.
 MATRIX = "distributed/test_equality"

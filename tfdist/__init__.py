@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tfdist import learning_rate as learning_rate
     from tfdist import mixed_precision as mixed_precision
     from tfdist import optimizers as optimizers
+    from tfdist import ray as ray
     from tfdist import strategies as strategies
     from tfdist import testing as testing
     from tfdist.cluster.facts import is_chief as is_chief
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tfdist.cluster.facts import local_size as local_size
     from tfdist.cluster.facts import rank as rank
     from tfdist.cluster.facts import size as size
+    from tfdist.launching.function.launch import launch as launch
 
 __version__ = "0.1.0"
 
@@ -39,12 +41,14 @@ _PUBLIC_NAMES = {
     "devices": "tfdist.devices",
     "horovod": "tfdist.horovod",
     "is_chief": "tfdist.cluster.facts",
+    "launch": "tfdist.launching.function.launch",
     "learning_rate": "tfdist.learning_rate",
     "local_rank": "tfdist.cluster.facts",
     "local_size": "tfdist.cluster.facts",
     "mixed_precision": "tfdist.mixed_precision",
     "optimizers": "tfdist.optimizers",
     "rank": "tfdist.cluster.facts",
+    "ray": "tfdist.ray",
     "size": "tfdist.cluster.facts",
     "strategies": "tfdist.strategies",
     "testing": "tfdist.testing",

@@ -8,7 +8,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from tfdist.testing.child import load_function, reference_to
+from tfdist.launching.function.child import load_function, reference_to
 
 RUNNER = (sys.executable, "-m", "horovod.runner.launch", "--gloo")
 # mpirun refuses root, and more processes than cores, unless told otherwise.

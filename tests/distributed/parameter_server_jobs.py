@@ -16,7 +16,7 @@ import tfdist
 from tfdist.cluster import detect
 from tfdist.launching import Job, Output, plan_here
 from tfdist.launching import run as launch
-from tfdist.testing.child import load_function, reference_to
+from tfdist.launching.function.child import load_function, reference_to
 
 # Each of these processes would take all cores, and wait for the others.
 ENVIRONMENT = {

@@ -30,6 +30,10 @@ COMPILED = {
     "test_horovod_elastic.py runs the same",
     "docs/parameter_servers.md:python:0": "needs servers, and has them below",
     "docs/quick_start.md:python:0": "trains for long, below",
+    **dict.fromkeys(
+        [f"docs/with_others.md:python:{number}" for number in range(3)],
+        "needs Ray or Spark: tests/distributed/test_launch_engines.py runs the same",
+    ),
     "docs/parameter_servers.md:python:3": "reads the reader's files: tests/distributed/"
     "test_parameter_server_input.py runs the same",
 }

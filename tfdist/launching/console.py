@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TextIO
 
 from tfdist.launching.job import ProcessSpec
 
@@ -77,12 +78,13 @@ class Console:
         self,
         *,
         tag: bool,
+        by_print: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         # Keras ends each state of a progress bar with a carriage return. A terminal
         # shows the state until the next line; elsewhere one state is printed every ten
         # seconds.
-        self._tag = tag
+        self._tag, self._by_print = tag, by_print
         self._states = Throttle(_STATE_SECONDS, clock)
         # The terminal whose current line is a progress bar.
         self._unfinished: int | None = None
@@ -125,14 +127,14 @@ class Console:
         data = b"".join(lines)
         if data:
             erase = self._erase_live()
-            write_all(descriptor, erase + data + self._draw_live())
+            self._write(descriptor, erase + data + self._draw_live())
 
     def show_live(self, text: str) -> None:
         """Show a line on the terminal below all others, in place of the last."""
         if text.encode() != self._live:
             erase = self._erase_live()
             self._live = text.encode()
-            write_all(STDERR, erase + self._draw_live())
+            self._write(STDERR, erase + self._draw_live())
 
     def _erase_live(self) -> bytes:
         """Return what erases the lowest line, and goes up to a bar above it."""
@@ -151,13 +153,13 @@ class Console:
         """End the line of an unfinished progress bar."""
         self.show_live("")
         if self._unfinished is not None:
-            write_all(self._unfinished, b"\n")
+            self._write(self._unfinished, b"\n")
             self._unfinished = None
 
     def _tagged(self, descriptor: int, tag: str, line: bytes) -> bytes:
         """Return the bytes to print for a line."""
         text = _text(line)
-        is_state, is_terminal = line.endswith(b"\r"), os.isatty(descriptor)
+        is_state, is_terminal = line.endswith(b"\r"), self._is_terminal(descriptor)
         tagged = b"[%s] %s" % (tag.encode(), text) if tag else text
         if is_state and not (text and (is_terminal or self._states.is_due())):
             return b""
@@ -166,6 +168,20 @@ class Console:
             return tagged + b"\n"
         self._unfinished = descriptor if is_state else None
         return erase + (_NO_WRAP + tagged + _WRAP if is_state else tagged + b"\n")
+
+    def _write(self, descriptor: int, data: bytes) -> None:
+        """Write bytes, or print them as text."""
+        if self._by_print:
+            text = data.decode(errors="replace")
+            print(text, end="", file=stream_of(descriptor), flush=True)
+        else:
+            write_all(descriptor, data)
+
+    def _is_terminal(self, descriptor: int) -> bool:
+        """Return whether a line can be erased where this console writes."""
+        if self._by_print:
+            return stream_of(descriptor).isatty()
+        return os.isatty(descriptor)
 
 
 class Records:
@@ -270,6 +286,11 @@ class Errors:
             if not error.startswith(b"KeyboardInterrupt"):
                 shown.append((first, lines, notice))
         return shown
+
+
+def stream_of(descriptor: int) -> TextIO:
+    """Return Python's stream of a descriptor, which may write elsewhere."""
+    return sys.stdout if descriptor == STDOUT else sys.stderr
 
 
 def _text(line: bytes) -> bytes:

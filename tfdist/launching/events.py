@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
@@ -23,10 +24,16 @@ _LONGEST_WAIT_SECONDS = 86_400.0
 
 @contextlib.contextmanager
 def received_signals(numbers: Iterable[signal.Signals]) -> Iterator[socket.socket]:
-    """Yield a socket that receives each signal's number as a byte; main thread only."""
+    """Yield a socket that receives each signal's number as a byte.
+
+    In any other thread than the main one it receives nothing, as Python allows no more.
+    """
     reading, writing = socket.socketpair()
     writing.setblocking(False)
     with reading, writing:
+        if threading.current_thread() is not threading.main_thread():
+            yield reading
+            return
         # Python writes the byte; a handler only has to exist.
         before = {
             number: signal.signal(number, lambda number, frame: None)

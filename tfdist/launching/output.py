@@ -54,6 +54,8 @@ class Output:
     attempt: int = 0
     # Write JSON objects, all to stdout, instead of lines.
     is_json: bool = False
+    # Print to Python's streams, which a notebook replaces, and not to descriptors.
+    by_print: bool = False
 
 
 class OutputPump:
@@ -71,7 +73,7 @@ class OutputPump:
         # memory.
         self.error: OSError | None = None
         self._output = output
-        self._console = Console(tag=output.tag)
+        self._console = Console(tag=output.tag, by_print=output.by_print)
         self._on_end = on_end
         self._on_error = on_error
         # The chief's file, where a line says how far it is, and what it said last.

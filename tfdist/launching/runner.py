@@ -84,7 +84,7 @@ def run_job(
     hosts: Hosts | Pods | None = None,
     on_restart: Callable[[RunResult, str], None] = lambda result, line: None,
 ) -> tuple[Attempt, ...]:
-    """Run a checked job with restarts, in the main thread only; return all attempts."""
+    """Run a checked job with restarts, and return all attempts."""
     restarts, limits = restarts or Restarts(), limits or Limits()
     deadline = time.monotonic() + (limits.timeout_seconds or math.inf)
     slots: tuple[int, ...] | None = tuple(range(job.process_count))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdist.launching import Job, Output, RunResult, plan_here, resolve_command, run
-from tfdist.testing import child
+from tfdist.launching.function import child
 
 _TAIL_LINES = 40
 
@@ -143,11 +143,8 @@ def _command(
     if reference[0] == "__main__":
         # Lets unpickled results find the classes of that file.
         sys.modules[child.MAIN_OF_PARENT] = sys.modules["__main__"]
-    with open(folder / child.JOB_FILE, "wb") as job:
-        pickle.dump((sys.path, reference), job)
-        pickle.dump(tuple(args), job)
-    # -P keeps the folder of child.py out of sys.path.
-    return (sys.executable, "-P", child.__file__, str(folder))
+    child.write_job(folder, pickle.dumps(tuple(args)), reference=reference)
+    return child.command(folder)
 
 
 def _collect(ended: RunResult, folder: Path) -> ClusterResult:
@@ -160,7 +157,7 @@ def _collect(ended: RunResult, folder: Path) -> ClusterResult:
         if file.exists():
             value, error = pickle.loads(file.read_bytes())
         values.append(value)
-        errors.append(None if error is None else RankError(*error))
+        errors.append(None if error is None else RankError(*error[:3]))
     return ClusterResult(
         values=tuple(values),
         logs=tuple(_log(folder, exit_.rank) for exit_ in ended.exits),

@@ -12,6 +12,8 @@ import pytest
 import tfdist
 from tfdist.launching.console import (
     LONGEST_LINE,
+    STDERR,
+    STDOUT,
     Console,
     Errors,
     LineSplitter,
@@ -83,6 +85,15 @@ def test_each_line_is_tagged(pipe, line, shown):
     Console(tag=True).show(descriptor, "3", [line])
 
     assert written() == shown
+
+
+def test_lines_are_printed_where_python_prints(capsys):
+    console = Console(tag=True, by_print=True)
+
+    console.show(STDOUT, "3", [b"line \xff\n", b"1 of 2\r"])
+    console.show(STDERR, "", [b"notice\n"])
+
+    assert capsys.readouterr() == ("[3] line \ufffd\n", "notice\n")
 
 
 def test_in_a_file_a_progress_bar_has_a_line_every_ten_seconds(pipe):

@@ -2,6 +2,9 @@
 
 import os
 import signal
+import threading
+
+import pytest
 
 from tfdist.launching.events import Timers, WakeUp, received_signals
 
@@ -19,6 +22,22 @@ def test_signals_wait_until_they_are_read_and_handlers_come_back():
     assert [*first, *second] == [signal.SIGUSR1, signal.SIGINT]
     assert (signal.getsignal(signal.SIGUSR1), received.fileno()) == (before, -1)
     assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_in_another_thread_no_signal_is_received():
+    def receive():
+        with received_signals([signal.SIGUSR1]) as received:
+            handlers.append(signal.getsignal(signal.SIGUSR1))
+            received.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                received.recv(1)
+
+    handlers = [signal.getsignal(signal.SIGUSR1)]
+    thread = threading.Thread(target=receive)
+    thread.start()
+    thread.join()
+
+    assert handlers[0] == handlers[1]
 
 
 def test_ignored_signals_stay_ignored():

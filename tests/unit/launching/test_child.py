@@ -2,12 +2,11 @@
 
 import pickle
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tfdist.testing import child
+from tfdist.launching.function import child
 
 FILE = """
 class Group:
@@ -19,7 +18,7 @@ def name():
     return __name__
 
 def unpicklable():
-    return lambda: None
+    return (number for number in [1])
 
 """
 
@@ -36,11 +35,9 @@ def call(tmp_path, file):
     """Return a function that runs child.py and returns exit code, result and stderr."""
 
     def run(module, name, *args):
-        with open(tmp_path / child.JOB_FILE, "wb") as job:
-            pickle.dump((sys.path, (module, file, name)), job)
-            pickle.dump(args, job)
+        child.write_job(tmp_path, pickle.dumps(args), reference=(module, file, name))
         done = subprocess.run(
-            [sys.executable, "-P", child.__file__, str(tmp_path)],
+            child.command(tmp_path),
             env={"TFDIST_RANK": "3"},
             capture_output=True,
             text=True,
@@ -84,4 +81,4 @@ def test_a_value_that_cannot_be_pickled(call):
     code, (_, error), _ = call("code_x", "unpicklable")
 
     assert (code, error[0]) == (1, "TypeError")
-    assert "must return what can be pickled. Received: function" in error[1]
+    assert "must return what can be pickled. Received: generator" in error[1]

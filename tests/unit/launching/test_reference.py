@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from tfdist.testing.child import reference_to
+from tfdist.launching.function.child import reference_to
 
 
 def function():

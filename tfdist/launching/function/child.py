@@ -1,6 +1,6 @@
 """A function in another process: its reference, and the program that calls it.
 
-Run as `python -P child.py FOLDER`.
+Run as `python -P child.py FOLDER`. Nothing else of tfdist is imported.
 """
 
 import contextlib
@@ -8,19 +8,43 @@ import faulthandler
 import importlib
 import importlib.util
 import itertools
+import linecache
 import os
 import pickle
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-JOB_FILE = "job.pickle"
+_JOB_FILE = "job.pickle"
 # The name of the parent's main module in this process, as in multiprocessing.
 MAIN_OF_PARENT = "__mp_main__"
+
+# Of an exception: the name of its class, its message, its traceback, and itself if it
+# can be pickled.
+Error = tuple[str, str, str, bytes | None]
+
+
+def command(folder: Path) -> tuple[str, ...]:
+    """Return the command that calls the function of a folder."""
+    # -P keeps the folder of this file out of sys.path.
+    return (sys.executable, "-P", __file__, str(folder))
+
+
+def write_job(
+    folder: Path,
+    call: bytes,
+    *,
+    reference: tuple[str, str, str] | None = None,
+    sources: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+    """Write what a child reads; `call` pickles the function, if not referred to."""
+    # `sources` are the lines of code that is in no file, as in a notebook's cells.
+    header = pickle.dumps((sys.path, reference, sources or {}))
+    folder.joinpath(_JOB_FILE).write_bytes(header + call)
 
 
 def result_file(folder: Path, rank: int) -> Path:
@@ -31,14 +55,16 @@ def result_file(folder: Path, rank: int) -> Path:
 def main(folder: Path) -> int:
     """Call the function, save its value or exception, and return the exit code."""
     faulthandler.enable()
-    # SIGTERM makes a waiting rank print its stack before it ends.
-    faulthandler.register(signal.SIGTERM, chain=True)
     file = result_file(folder, int(os.environ["TFDIST_RANK"]))
     try:
         _leave(file, value=_call(folder))
     except Exception as error:
         text = "".join(traceback.format_exception(_without_own_frames(error)))
-        _leave(file, error=(type(error).__name__, str(error), text))
+        pickled = None
+        # Not every exception can be pickled.
+        with contextlib.suppress(Exception):
+            pickled = _dumps(error)
+        _leave(file, error=(type(error).__name__, str(error), text, pickled))
         print(text, end="", file=sys.stderr)
         return 1
     return 0
@@ -92,10 +118,16 @@ def load_function(module: str, file: str, name: str) -> Any:
 
 def _call(folder: Path) -> Any:
     """Load the function and its arguments, and call it."""
-    with open(folder / JOB_FILE, "rb") as job:
-        path, reference = pickle.load(job)
+    with open(folder / _JOB_FILE, "rb") as job:
+        path, reference, sources = pickle.load(job)
         sys.path[:] = path
-        function = load_function(*reference)
+        for name, lines in sources.items():
+            # For tracebacks and AutoGraph.
+            linecache.cache[name] = (0, None, lines, name)
+        if reference:
+            # In a test, SIGTERM makes a waiting rank print its stack before it ends.
+            faulthandler.register(signal.SIGTERM, chain=True)
+        function = load_function(*reference) if reference else pickle.load(job)
         # Only now, because the arguments may contain classes of the same file.
         arguments = pickle.load(job)
     return function(*arguments)
@@ -130,15 +162,22 @@ def _without_own_frames(error: Exception) -> Exception:
     return error.with_traceback(trace)
 
 
-def _leave(
-    file: Path, *, value: Any = None, error: tuple[str, str, str] | None = None
-) -> None:
+def _dumps(value: object) -> bytes:
+    """Pickle a value, with its class if that is in no file."""
+    # Not above, where sys.path is not yet that of the parent.
+    import cloudpickle
+
+    pickled: bytes = cloudpickle.dumps(value)
+    return pickled
+
+
+def _leave(file: Path, *, value: Any = None, error: Error | None = None) -> None:
     """Write a result atomically."""
     try:
-        content = pickle.dumps((value, error), protocol=pickle.HIGHEST_PROTOCOL)
+        content = _dumps((value, error))
     except Exception as problem:
         raise TypeError(
-            "target must return what can be pickled. "
+            "The function must return what can be pickled. "
             f"Received: {type(value).__name__} ({problem}). "
             "Return numbers, strings, NumPy arrays, or lists and dictionaries of them."
         ) from problem
