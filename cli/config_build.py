@@ -76,15 +76,14 @@ _OPTIONS = {
     "worker; with --index all every job)",
     "--index I": "its number within the job, from 0 (required, unless --from gives "
     "it); all for one line for each task, after a comment with its name",
-    "--to json|env|shell|dotenv|hostfile|sbatch|pbs|lsf|kubernetes|tfjob|mpijob|"
-    "compose": "of TF_CONFIG, json: the value; env: an assignment to put in front of a "
-    "command; shell: an export to evaluate; dotenv: a line for docker's --env-file. Of "
-    "the whole job, hostfile; sbatch, pbs and lsf: a script for Slurm, PBS or LSF; "
-    "kubernetes: an indexed Job with its Service; tfjob and mpijob: for the operators "
-    "of Kubeflow; compose: a file for docker compose",
+    "--to json|env|shell|dotenv|hostfile|sbatch|pbs|lsf|kubernetes|jobset|trainjob|"
+    "tfjob|mpijob|compose": "of TF_CONFIG, json: the value; env: an assignment to put "
+    "in front of a command; shell: an export to evaluate; dotenv: a line for docker's "
+    "--env-file. Of the whole job, hostfile; sbatch, pbs and lsf: a script for Slurm, "
+    "PBS or LSF; kubernetes: an indexed Job with its Service; jobset: a JobSet; "
+    "trainjob, tfjob and mpijob: for Kubeflow; compose: a file for docker compose",
     "--name NAME": "the name of the whole job (default: train)",
-    "--image IMAGE": "the image of its containers; kubernetes, tfjob, mpijob and "
-    "compose need it",
+    "--image IMAGE": "the image of its containers, which forms for them need",
     "--command LINE": "the command of its processes (default: python train.py); only "
     "sbatch, pbs and lsf have a shell that expands $NAME in it",
     "--cpus N": "the cores of each process of the whole job (default: 1 with sbatch, "

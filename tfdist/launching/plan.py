@@ -92,6 +92,9 @@ def plan(
         env = {name: text for name, text in defaults.items() if name not in environ}
         if not job.verbose:
             env[LEVEL_VARIABLE] = environ.get(LEVEL_VARIABLE) or ERRORS_ONLY
+        if cluster.task.trains and not cluster.is_chief:
+            # `wandb.init` may come before the strategy, which asks for the same.
+            env["WANDB_MODE"] = "disabled"
         if job.threads_per_process is not None:
             env |= _threads(job.threads_per_process)
         env |= _gpus(cluster) | dict(job.env) | _identity(cluster, run_id, slot)

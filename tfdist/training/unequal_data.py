@@ -21,7 +21,8 @@ _REMEDIES = {
         "Python code in it draws from, as by numpy.random.default_rng(1).",
     ),
     Given.BATCHES: (
-        "a PyDataset or generator with other rows, or in another order, on each rank",
+        "a PyDataset, generator or loader with other rows, or in another order, on "
+        "each rank",
         "Seed what it draws from alike on every rank: numpy.random.default_rng(1) in "
         "it, or keras.utils.set_random_seed(1) at the start of the program. Do not "
         "shard it by tfdist.rank().",

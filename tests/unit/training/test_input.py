@@ -163,8 +163,8 @@ UNEQUAL = {
     ),
     "PyDataset": (
         lambda: PyDatasetAdapter(Batches(), shuffle=False),
-        rf"a PyDataset or generator {ORDER} Seed what it draws from alike on every "
-        r"rank: numpy\.random\.default_rng\(1\) in it, or "
+        rf"a PyDataset, generator or loader {ORDER} Seed what it draws from alike on "
+        r"every rank: numpy\.random\.default_rng\(1\) in it, or "
         r"keras\.utils\.set_random_seed\(1\) at the start of the program\. Do not "
         r"shard it by tfdist\.rank\(\)\.",
     ),

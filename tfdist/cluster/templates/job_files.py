@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.resources import files
 from string import Template
 
@@ -105,13 +106,21 @@ def _hostfile(cluster: Cluster, program: Program) -> str:
     return format_hostfile(_hosts_of(cluster, "hostfile"))
 
 
-def _kubernetes(cluster: Cluster, program: Program) -> str:
-    """Format an indexed Job and its Service; Kubernetes names the pods."""
-    workers = _workers_only(cluster, "kubernetes")
+def _indexed(form: str, job: str, cluster: Cluster, program: Program) -> str:
+    """Format pods that Kubernetes calls `<job>-<index>.<name>`."""
+    workers = _workers_only(cluster, form)
+    port = _port_of(workers)
+    pods = {
+        "TFDIST_JOB_NAME": program.name + job,
+        "TFDIST_SERVICE": program.name,
+        "TFDIST_WORKERS": str(len(workers)),
+        "TFDIST_PORT": str(port),
+    }
     return _fill(
-        "kubernetes.yaml",
+        f"{form}.yaml",
         workers=len(workers),
-        port=_port_of(workers),
+        port=port,
+        pods=_quoted([{"name": name, "value": value} for name, value in pods.items()]),
         resources=_resources(program),
         **_container(program),
     )
@@ -245,7 +254,9 @@ def _lsf(nodes: Nodes, program: Program) -> str:
 
 _WRITERS: dict[str, Callable[[Cluster, Program], str]] = {
     "hostfile": _hostfile,
-    "kubernetes": _kubernetes,
+    "kubernetes": partial(_indexed, "kubernetes", ""),
+    "jobset": partial(_indexed, "jobset", "-worker-0"),
+    "trainjob": partial(_indexed, "trainjob", "-node-0"),
     "tfjob": _tfjob,
     "mpijob": _mpijob,
     "compose": _compose,
@@ -265,6 +276,8 @@ JOB_FILES = {
     "pbs": _BATCH,
     "lsf": _BATCH,
     "kubernetes": _CONTAINER,
+    "jobset": _CONTAINER,
+    "trainjob": _CONTAINER,
     "tfjob": _CONTAINER,
     "mpijob": _CONTAINER,
     "compose": _CONTAINER,

@@ -65,15 +65,17 @@ def _patch() -> None:
 
 @functools.cache
 def _patch_job() -> None:
-    """Refuse models of no strategy, and print nothing that the chief prints as well."""
+    """Refuse models of no strategy, and leave output to the chief."""
     from tfdist.compat.chief_output import warn_elsewhere
     from tfdist.compat.keras.patches import PATCHES_OF_JOBS, PATCHES_OF_OTHER_RANKS
+    from tfdist.compat.trackers import track_nothing_here
 
     _replace(PATCHES_OF_JOBS)
     member = detect_membership()
     if member.trains and not member.is_chief:
         _replace(PATCHES_OF_OTHER_RANKS)
         warn_elsewhere()
+        track_nothing_here()
 
 
 def _replace(patches: Mapping[str, Callable[..., Any]]) -> None:
