@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tfdist.cluster.facts import local_size as local_size
     from tfdist.cluster.facts import rank as rank
     from tfdist.cluster.facts import size as size
-    from tfdist.launching.function.launch import launch as launch
+    from tfdist.launching.function.launch_function import launch as launch
 
 __version__ = "0.1.0"
 
@@ -41,7 +41,7 @@ _PUBLIC_NAMES = {
     "devices": "tfdist.devices",
     "horovod": "tfdist.horovod",
     "is_chief": "tfdist.cluster.facts",
-    "launch": "tfdist.launching.function.launch",
+    "launch": "tfdist.launching.function.launch_function",
     "learning_rate": "tfdist.learning_rate",
     "local_rank": "tfdist.cluster.facts",
     "local_size": "tfdist.cluster.facts",
