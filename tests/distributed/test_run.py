@@ -164,7 +164,7 @@ def test_each_rank_has_a_log(tmp_path):
 
     done = run("-np", "2", "--output-dir", str(logs), "bash", "-c", script)
 
-    assert sorted(os.listdir(logs)) == ["rank.0.log", "rank.1.log"]
+    assert sorted(os.listdir(logs)) == ["job.jsonl", "rank.0.log", "rank.1.log"]
     for rank in (0, 1):
         log = (logs / f"rank.{rank}.log").read_bytes()
         assert log.replace(b"err\n", b"") == b"out %d\n50%%\rend" % rank
