@@ -157,18 +157,14 @@ class Cells:
         assert not failures, "\n".join(failures)
         return outcomes
 
-    def check(self, row, column, tolerance=None):
-        """Fail unless all ranks end with the same bits, and as one process.
-
-        Up to a relative difference: by default that of the row's type.
-        """
+    def check(self, row, column):
+        """Fail unless all ranks end with the same bits, and as one process."""
         place = place_of(self._rows, row, column)
         (right,) = self.by_rank(row, place.of_one)
         outcomes = self.by_rank(row, column)
         if place.of_one == PLAIN:
             wrong = differing_bits(outcomes)
-            tolerance = tolerance or TOLERANCES[right["floatx"]]
-            wrong += differences(outcomes[0], right, tolerance)
+            wrong += differences(outcomes[0], right, TOLERANCES[right["floatx"]])
         else:
             wrong = differing_bits(outcomes, right)
         if wrong:
