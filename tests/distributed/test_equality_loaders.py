@@ -98,30 +98,6 @@ def texts(strategy, *, lora):
     return trained(strategy, model, given, y)
 
 
-def images(strategy):
-    """Classify images, which a preprocessor resizes on the way."""
-    import keras_hub
-
-    with strategy.scope():
-        backbone = keras_hub.models.ResNetBackbone(
-            input_conv_filters=[4],
-            input_conv_kernel_sizes=[3],
-            stackwise_num_filters=[64, 64],
-            stackwise_num_blocks=[1, 1],
-            stackwise_num_strides=[1, 2],
-            block_type="basic_block",
-            image_shape=(8, 8, 3),
-        )
-        resize = keras_hub.layers.ResNetImageConverter(image_size=(8, 8))
-        model = keras_hub.models.ImageClassifier(
-            backbone,
-            num_classes=CLASSES,
-            preprocessor=keras_hub.models.ResNetImageClassifierPreprocessor(resize),
-        )
-    pixels = np.random.default_rng(2).uniform(size=(50, 12, 10, 3))
-    return trained(strategy, model, pixels, np.arange(50) % CLASSES)
-
-
 def trained(strategy, model, x, y):
     """Train and apply a task."""
     import keras
@@ -142,7 +118,6 @@ ROWS = {
     "torch DataLoader": needing("torch", fitting(feed=torch_loader)),
     "KerasHub, texts": needing("keras_hub", partial(texts, lora=False)),
     "KerasHub, LoRA": needing("keras_hub", partial(texts, lora=True)),
-    "KerasHub, images": needing("keras_hub", images),
 }
 
 
