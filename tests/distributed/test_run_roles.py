@@ -104,7 +104,7 @@ def test_each_process_knows_its_task(script, tmp_path):
     code, _, err = run("--output-dir", str(logs), script(text))
 
     assert (code, err) == (0, "")
-    printed = {log.name: log.read_text().splitlines() for log in logs.iterdir()}
+    printed = {log.name: log.read_text().splitlines() for log in logs.glob("*.log")}
     facts = {name: json.loads(lines[1]) for name, lines in printed.items()}
     assert {name: ranks for name, (_, _, ranks) in facts.items()} == {
         "chief.log": [0, 2],
