@@ -12,7 +12,7 @@ from tfdist.cluster.detect import detect_membership
 def check_initialized(
     job_addresses: str | None, num_processes: int | None, process_id: int | None
 ) -> None:
-    """Raise unless the processes that a program asks for are those of the job."""
+    """Raise unless a program asks for the processes of the job."""
     member = detect_membership()
     addresses = None if job_addresses is None else job_addresses.split(",")
     # The first alone is a coordinator's.

@@ -40,7 +40,7 @@ def _divert_mlflow(mlflow: Any) -> None:
     # This folder has no run and no experiment of the chief's store.
     variables.MLFLOW_RUN_ID.unset()
     variables.MLFLOW_EXPERIMENT_ID.unset()
-    # Since 3.13 MLflow asks before it stores runs in a folder.
+    # Newer versions ask before they store runs in a folder.
     if hasattr(variables, "MLFLOW_ALLOW_FILE_STORE"):
         variables.MLFLOW_ALLOW_FILE_STORE.set(True)
     for name in ("set_registry_uri", "set_tracking_uri"):

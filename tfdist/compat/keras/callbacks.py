@@ -307,6 +307,6 @@ def _watches(callback_list: Any, *names: str, restoring: bool = False) -> bool:
 
 def _is_of_user(callback: Any) -> bool:
     """Return whether a callback may decide something that is not known."""
-    # Those of trackers decide nothing.
+    # Trackers' callbacks decide nothing.
     known = ("keras.src.callbacks.", "mlflow.", "tfdist.", "wandb.")
     return not type(callback).__module__.startswith(known)

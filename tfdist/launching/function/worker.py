@@ -53,7 +53,7 @@ def address_on(host: str) -> str:
 
 
 def by_host(addresses: Sequence[str]) -> list[str]:
-    """Order the addresses of ranks so that those of a host are neighbours."""
+    """Order the addresses of ranks by host."""
     hosts = [address.rpartition(":")[0] for address in addresses]
     places = range(len(addresses))
     return [addresses[n] for n in sorted(places, key=lambda n: hosts.index(hosts[n]))]
