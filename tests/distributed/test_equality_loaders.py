@@ -73,7 +73,7 @@ def torch_loader(x, y):
 
 
 def texts(strategy, *, lora):
-    """Classify sequences of tokens, all weights or those of LoRA."""
+    """Classify sequences of tokens with all weights, or with LoRA."""
     import keras_hub
 
     with strategy.scope():

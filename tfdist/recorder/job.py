@@ -2,7 +2,7 @@
 
 After each start the launcher appends a line of JSON to `job.jsonl`: the number of the
 start, from 0, when it began and ended, why it ended, and the last saved step. Ranks
-leave their records in the folder itself, those of the first restart in `restart1`.
+leave their records in the folder itself, after the first restart in `restart1`.
 """
 
 import itertools
