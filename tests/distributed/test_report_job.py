@@ -93,7 +93,9 @@ def test_the_trace(logs, ahead, tmp_path):
     assert len(waits) >= 36
     assert median(waits) == pytest.approx(SLEEP_SECONDS, rel=0.5)
     assert len(lengths[1, "late"]) >= len(waits)
-    assert sum(lengths.get((1, "waits for rank 0"), [])) < sum(waits)
+    # Rank 1 may wait long for rank 0 when training starts, and not in most steps.
+    others = lengths.get((1, "waits for rank 0"), [])
+    assert sum(length > SLEEP_SECONDS * 2 / 3 for length in others) < len(waits) / 2
 
 
 def set_ahead(ring, seconds):
