@@ -157,14 +157,18 @@ class Cells:
         assert not failures, "\n".join(failures)
         return outcomes
 
-    def check(self, row, column):
-        """Fail unless all ranks end with the same bits, and as one process."""
+    def check(self, row, column, tolerance=None):
+        """Fail unless all ranks end with the same bits, and as one process.
+
+        Up to a relative difference: by default that of the row's type.
+        """
         place = place_of(self._rows, row, column)
         (right,) = self.by_rank(row, place.of_one)
         outcomes = self.by_rank(row, column)
         if place.of_one == PLAIN:
             wrong = differing_bits(outcomes)
-            wrong += differences(outcomes[0], right, TOLERANCES[right["floatx"]])
+            tolerance = tolerance or TOLERANCES[right["floatx"]]
+            wrong += differences(outcomes[0], right, tolerance)
         else:
             wrong = differing_bits(outcomes, right)
         if wrong:

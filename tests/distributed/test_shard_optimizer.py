@@ -279,7 +279,8 @@ def save_alone(how, folder):
     [
         (
             "RankZero",
-            "With shard_optimizer=True, all ranks must save a model together. "
+            "With shard_optimizer or shard_embeddings, all ranks must save a model "
+            "together. "
             "Received: the model 'sequential', saved by a callback that only the chief "
             "runs. Give fit tfdist.callbacks.ModelCheckpoint or BackupAndRestore, "
             "without RankZero.",
@@ -287,7 +288,7 @@ def save_alone(how, folder):
         ("fit", "is in the exchange of a save by every rank, which "),
         pytest.param(
             "end",
-            "wait for it in a save by every rank, which shard_optimizer=True needs",
+            "wait for it in a save by every rank, which sharding needs",
             marks=pytest.mark.slow,
         ),
     ],

@@ -1,7 +1,7 @@
 """Optimizers of Keras that keep variables only of the weights that this rank owns."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +12,17 @@ import tensorflow as tf
 
 from tfdist.compat.patching import holding, within
 from tfdist.sharding.assignment import DIVIDED
-from tfdist.sharding.optimizers import check_shardable, is_divisible
+from tfdist.sharding.optimizers import (
+    check_shardable,
+    check_updates_by_row,
+    is_divisible,
+)
 from tfdist.sharding.rows import RowBlock
 
 # Whether the variable that is created now is one that another rank keeps.
 _ELSEWHERE = ContextVar("elsewhere", default=False)
+# Whether an optimizer reads tables, which means this rank's rows.
+_BY_ROWS = ContextVar("by rows", default=False)
 
 
 class OwnedVariable(keras.Variable):  # type: ignore[misc]
@@ -45,6 +51,7 @@ class OwnedVariable(keras.Variable):  # type: ignore[misc]
         if self.owner != DIVIDED:
             return super().assign(value)
         is_whole = tuple(value.shape) == tuple(self.shape)
+        # Of a dataset in a file, only these rows are read.
         part = value[self.owners.rows(self)] if is_whole else value
         self._value.assign(self._convert_to_tensor(part, self.dtype))
         return value
@@ -54,8 +61,52 @@ class OwnedVariable(keras.Variable):  # type: ignore[misc]
         return np.asarray(self.value)
 
 
+class DividedTable(OwnedVariable):
+    """Weight of an `Embedding` of which each rank keeps some rows."""
+
+    @property
+    def value(self) -> Any:
+        """This rank's rows, for optimizers; the whole while the other ranks lend."""
+        if _BY_ROWS.get() or self.owners.is_lent(self):
+            return super().value
+        raise RuntimeError(
+            "With shard_embeddings, each rank has some rows of a table, which only "
+            f"lookups of its Embedding read. Received: {self.path}, read otherwise, as "
+            "for an output layer, a regularizer or get_weights. To see its values, "
+            "call model.save on every rank and read the file. To use it otherwise, "
+            "keep it whole: give shard_embeddings more than its "
+            f"{self.size_bytes} bytes."
+        )
+
+    @property
+    def handle(self) -> Any:
+        """What gradient tapes identify it by."""
+        return self._value.handle
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the whole table in bytes."""
+        return int(self.shape.num_elements() * tf.as_dtype(self._dtype).size)
+
+    def _deferred_initialize(self) -> None:
+        """Create the rows after a symbolic build, as no rank has those of another."""
+        super()._deferred_initialize()
+        self.owners.forget(self._value)
+
+
+def reading_rows() -> AbstractContextManager[None]:
+    """Let an optimizer read this rank's rows of tables in a block."""
+    return within(_BY_ROWS, True)
+
+
+def divide(variable: Any, owners: Any) -> None:
+    """Make a variable that has been created with this rank's rows a divided table."""
+    _leave_to(DIVIDED, variable, owners)
+    variable.__class__ = DividedTable
+
+
 def owners_of(strategy: Any) -> Any:
-    """Return the `WeightOwners` of a strategy that shards optimizers, or None."""
+    """Return the `WeightOwners` of a strategy that shards, or None."""
     return getattr(getattr(strategy, "extended", None), "owners", None)
 
 
@@ -74,9 +125,16 @@ def build_owned(original: Any, self: Any, variables: Sequence[Any]) -> None:
     owners = owners_of(tf.distribute.get_strategy()) or owners_of(
         self._distribution_strategy
     )
-    if owners is not None and not isinstance(self, keras.optimizers.LossScaleOptimizer):
+    is_wrapper = isinstance(self, keras.optimizers.LossScaleOptimizer)
+    for table in (v for v in variables if isinstance(v, DividedTable)):
+        check_updates_by_row(self, table)
+    if owners is not None and owners.shards_optimizers and not is_wrapper:
         check_shardable(self, owners)
-        by_key = {self._var_key(variable): variable for variable in variables}
+        by_key = {
+            self._var_key(variable): variable
+            for variable in variables
+            if not isinstance(variable, DividedTable)
+        }
         owners.assign(
             self,
             {
@@ -97,16 +155,20 @@ def add_owned(
     **kwargs: Any,
 ) -> Any:
     """Create a variable for a weight: its rows, or a stand-in if a rank owns none."""
-    sharding = _sharding_of(self)
-    # Each rank accumulates the gradients of its rows, of all weights.
-    if sharding is None or name == "gradient_accumulator":
-        return original(self, reference_variable, name, *args, **kwargs)
-    owners, by_key = sharding
-    owner = by_key[self._var_key(reference_variable)]
     like, whole = reference_variable, tuple(reference_variable.shape)
+    sharding = _sharding_of(self)
+    if isinstance(like, DividedTable):
+        owner, owners = DIVIDED, like.owners
+    # Each rank accumulates the gradients of its rows, of all weights.
+    elif sharding is None or name == "gradient_accumulator":
+        return original(self, reference_variable, name, *args, **kwargs)
+    else:
+        owners, by_key = sharding
+        owner = by_key[self._var_key(reference_variable)]
     if owner == DIVIDED:
-        block = RowBlock(like._value, owners.rows(like))
-        like = SimpleNamespace(path=like.path, shape=block.shape, dtype=like.dtype)
+        rows = owners.rows(like)
+        shape = tf.TensorShape([rows.stop - rows.start, *whole[1:]])
+        like = SimpleNamespace(path=like.path, shape=shape, dtype=like.dtype)
     with within(_ELSEWHERE, owner not in (owners.rank, DIVIDED)):
         variable = original(self, like, name, *args, **kwargs)
     variable._shape = whole
@@ -127,7 +189,11 @@ def owners_by_weight(optimizer: Any, variables: Sequence[Any]) -> list[int]:
     sharding = _sharding_of(optimizer)
     if sharding is None:
         return []
-    return [sharding[1][optimizer._var_key(variable)] for variable in variables]
+    _, by_key = sharding
+    return [
+        DIVIDED if isinstance(v, DividedTable) else by_key[optimizer._var_key(v)]
+        for v in variables
+    ]
 
 
 def update_own(
@@ -167,7 +233,8 @@ def is_sharded(optimizer: Any) -> bool:
 
 def finalize_and_share(original: Any, self: Any, var_list: Sequence[Any]) -> None:
     """Give weights their final values like Keras, on their owners and then on all."""
-    original(self, var_list)
+    with reading_rows():
+        original(self, var_list)
     if self.use_ema and is_sharded(self):
         _share(self, var_list)
 
@@ -176,7 +243,7 @@ def share_updates(optimizer: Any, variables: Sequence[Any]) -> None:
     """Send the weights that an optimizer has updated from their owners to all ranks."""
     owners = owners_of(tf.distribute.get_strategy())
     is_wrapper = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-    if owners is None or is_wrapper:
+    if owners is None or is_wrapper or not owners.shards_optimizers:
         return
     check_shardable(optimizer, owners)
     _leave_slots(optimizer, owners)
@@ -207,6 +274,7 @@ def _sharding_of(optimizer: Any) -> tuple[Any, Mapping[Any, int]] | None:
 def _share(optimizer: Any, variables: Sequence[Any]) -> None:
     """Send weights from their owners to all ranks."""
     owners, by_key = _sharding_of(optimizer)  # type: ignore[misc]
+    variables = [v for v in variables if not isinstance(v, DividedTable)]
     ranks = [by_key[optimizer._var_key(variable)] for variable in variables]
     owners.share([value_of(variable) for variable in variables], ranks)
 
@@ -217,8 +285,11 @@ def _owned_here(optimizer: Any, variables: Sequence[Any]) -> dict[int, Any]:
     if sharding is None:
         return dict(enumerate(variables))
     owners, by_key = sharding
-    own = {}
+    own: dict[int, Any] = {}
     for i, variable in enumerate(variables):
+        if isinstance(variable, DividedTable):
+            own[i] = variable
+            continue
         owner = by_key[optimizer._var_key(variable)]
         if owner == DIVIDED:
             own[i] = RowBlock(value_of(variable), owners.rows(variable))

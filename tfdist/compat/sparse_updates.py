@@ -26,7 +26,7 @@ def sum_segments_in_order() -> None:
 
 def add_slices(slices: tf.IndexedSlices) -> tf.IndexedSlices:
     """Add up the slices of each index."""
-    with _outside_of_xla():
+    with outside_of_xla():
         indices, places = tf.unique(slices.indices)
         count = tf.size(indices)
         values = tf.math.unsorted_segment_sum(slices.values, places, count)
@@ -46,10 +46,10 @@ def without_xla(optimizer: Any, gradient: Any) -> AbstractContextManager[None]:
     """Return a scope in which XLA does not compile the update by a sparse gradient."""
     is_sparse = isinstance(gradient, tf.IndexedSlices)
     is_apart = is_sparse and has_copies_on_gpus(optimizer)
-    return _outside_of_xla() if is_apart else nullcontext()
+    return outside_of_xla() if is_apart else nullcontext()
 
 
-def _outside_of_xla() -> AbstractContextManager[None]:
+def outside_of_xla() -> AbstractContextManager[None]:
     """Return a scope whose operations XLA does not compile."""
     if tf.executing_eagerly():
         return nullcontext()

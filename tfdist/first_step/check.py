@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfdist.cluster import facts
 from tfdist.cluster.model import Membership, Place
 from tfdist.collectives import Collective
+from tfdist.compat.owned_variables import owner_of
 from tfdist.compat.undo import random_states, set_random_states, undone
 from tfdist.first_step.comparison import (
     Cause,
@@ -227,6 +228,8 @@ def _least_precise(trainer: Any) -> str:
 
 def _left_out(trainer: Any, rows: Rows) -> str | None:
     """Return why the check would take too much time or memory, None if it would not."""
+    if any(owner_of(variable) is not None for variable in trainer.variables):
+        return "each rank has some rows of a table, by shard_embeddings"
     weights = sum(math.prod(v.shape) for v in trainer.trainable_variables)
     if weights > _MOST_WEIGHTS:
         return f"the model has {weights:,} weights, more than {_MOST_WEIGHTS:,}"

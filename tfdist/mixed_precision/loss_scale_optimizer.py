@@ -139,7 +139,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
     def save_own_variables(self, store: Any) -> None:
         """Save the same variables as Keras's own optimizer, in its order."""
         for number, variable in enumerate(super().variables):
-            store[str(number)] = variable.numpy()
+            store[str(number)] = variable
 
     def load_own_variables(self, store: Any) -> None:
         """Load the variables of this optimizer or of Keras's own."""

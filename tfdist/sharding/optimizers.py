@@ -12,6 +12,8 @@ ELEMENTWISE = (
 # Optimizers that update each weight without regard to others. MultiOptimizer has
 # optimizers of its own, and ScheduleFreeAdamW starts from values of the weights.
 _PER_WEIGHT = sorted((*ELEMENTWISE, "Adafactor", "Lamb", "Muon"))
+# Those of `tfdist.optimizers`.
+_ROW_UPDATES = ("LazyAdam", "LazySGD")
 
 
 def is_one_of(optimizer: Any, *names: str) -> bool:
@@ -33,6 +35,26 @@ def is_divisible(optimizer: Any, variable: Any, ranks: int) -> bool:
         and len(variable.shape) > 0
         and variable.shape[0] >= ranks
     )
+
+
+def check_updates_by_row(optimizer: Any, table: Any) -> None:
+    """Raise `ValueError` if a rank cannot update its rows of a table by themselves."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        check_updates_by_row(optimizer.inner_optimizer, table)
+        return
+    kind = type(optimizer)
+    by_row = {*ELEMENTWISE, *_ROW_UPDATES}
+    if not hasattr(optimizer, "add_optimizer_variables"):
+        # Older versions of Keras create their variables without the weight.
+        by_row -= {"Adagrad", "Ftrl"}
+    is_ours = kind.__module__ == "tfdist.optimizers" and kind.__name__ in _ROW_UPDATES
+    if not is_ours and not is_one_of(optimizer, *by_row):
+        raise ValueError(
+            "shard_embeddings needs an optimizer that updates each row of a table on "
+            f"its own. Received: {kind.__name__} for {table.path} of "
+            f"{table.size_bytes} bytes. Use one of {', '.join(sorted(by_row))}, or "
+            "loss scaling around it, or a larger shard_embeddings."
+        )
 
 
 def check_shardable(optimizer: Any, owners: Any) -> None:

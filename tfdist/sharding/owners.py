@@ -18,25 +18,34 @@ from tfdist.gradients.buckets import (
 )
 from tfdist.sharding.assignment import DIVIDED, assign_owners, rows_by_rank
 from tfdist.sharding.rows import Part, join_divided, split_divided
+from tfdist.sharding.tables import look_up
 
 # The name tells a rank that waits alone what the others must do.
-_SAVE = "a save by every rank, which shard_optimizer=True needs"
+_SAVE = "a save by every rank, which sharding needs"
 _OWNED = "an owned variable"
 # The most numbers of a variable that the chief receives at once.
 _PART_ELEMENTS = 2 << 20
 
 
 class WeightOwners:
-    """State of `shard_optimizer`: who owns which weight, and what ranks send for it.
+    """State of sharding: who owns which weight, and what ranks send for it.
 
-    `forget` is called with each new variable that not every rank keeps.
+    `forget` is called with each new variable that not every rank keeps. Optimizers are
+    sharded, or tables of at least so many bytes, or both.
     """
 
     def __init__(
-        self, collective: Collective, forget: Callable[[Any], None] = lambda _: None
+        self,
+        collective: Collective,
+        forget: Callable[[Any], None] = lambda _: None,
+        *,
+        shards_optimizers: bool = True,
+        table_bytes: int | None = None,
     ) -> None:
         self.rank, self.size = collective.rank, collective.size
         self.forget = forget
+        self.shards_optimizers = shards_optimizers
+        self._table_bytes = table_bytes
         self._collective = collective
         # Whether the owners of a message send their weights at the same time.
         is_fusing = isinstance(collective, FusingCollective)
@@ -60,6 +69,24 @@ class WeightOwners:
     def of(self, optimizer: Any) -> Mapping[Any, int] | None:
         """Return the owners of an optimizer's weights by key, None without any."""
         return self._by_optimizer.get(optimizer)
+
+    def divides(self, rows: int, row_bytes: int) -> bool:
+        """Return whether each rank keeps some rows of a table alone."""
+        is_large = self._table_bytes is not None and (
+            rows * row_bytes >= self._table_bytes
+        )
+        return is_large and rows >= self.size
+
+    def look_up(self, table: Any, ids: Any, weight: Any, *, is_summed: bool) -> Any:
+        """Return rows of a divided table; see `tfdist.sharding.tables.look_up`."""
+        return look_up(
+            *(table._value, table.shape, ids, self._collective, weight),
+            is_summed=is_summed,
+        )
+
+    def sum(self, values: Sequence[Any], what: str) -> list[Any]:
+        """Sum small tensors over ranks, such as squares of what each rank has."""
+        return self._collective.all_reduce(values, "sum", name=name_in_graph(what))
 
     def rows(self, variable: Any) -> slice:
         """Return the rows that this rank owns of a divided weight."""
@@ -119,7 +146,8 @@ class WeightOwners:
         """Send the chief what it asks for, until it has read all."""
         self._collective.exchange(_SAVE, len(variables))
         while (place := self._collective.exchange(_SAVE, None)[0]) is not None:
-            self.move(variables[place])
+            for _ in self._parts_of(variables[place]):
+                pass
 
     def is_lent(self, variable: Any) -> bool:
         """Return whether other ranks lend what they keep of a variable."""
@@ -127,6 +155,13 @@ class WeightOwners:
 
     def read(self, variable: Any) -> np.ndarray:
         """Return the value of another rank's variable, which that rank lends."""
+        return self._whole_of(variable, self.read_parts(variable))
+
+    def read_parts(self, variable: Any) -> Iterator[tuple[slice, Any]]:
+        """Yield ranges of what ranks lend of a variable, with their values.
+
+        They are ranges of the rows of a divided variable, of the elements of others.
+        """
         place = None if self._places is None else self._places.get(id(variable))
         if place is None:
             raise RuntimeError(
@@ -136,30 +171,49 @@ class WeightOwners:
                 "every rank, and read the file."
             )
         self._collective.exchange(_SAVE, place)
-        return self.move(variable)
+        yield from self._parts_of(variable)
 
     def move(self, variable: Any) -> np.ndarray:
         """Return the owners' value of a variable on the chief; all ranks must call it.
 
         It comes by parts, so that the chief has little more than the value in memory.
         """
-        dtype, shape = tf.as_dtype(variable.dtype), tuple(variable.shape)
-        whole = np.empty(shape, dtype.as_numpy_dtype)
-        flat, per_row = whole.reshape(-1), math.prod(shape[1:])
-        kept = {variable.owner: slice(0, len(flat))}
-        if variable.owner == DIVIDED:
-            kept = {
-                rank: slice(rows.start * per_row, rows.stop * per_row)
-                for rank, rows in enumerate(rows_by_rank(shape[0], self.size))
-            }
-        for rank, elements in kept.items():
-            mine = tf.reshape(variable._value, [-1]) if rank == self.rank else None
-            for start in range(elements.start, elements.stop, _PART_ELEMENTS):
-                stop = min(start + _PART_ELEMENTS, elements.stop)
-                part = tf.zeros([stop - start], dtype)
-                if mine is not None:
-                    part = mine[start - elements.start : stop - elements.start]
-                sent = self._collective.broadcast([part], rank, name=_OWNED)[0]
-                if self.rank == 0:
-                    flat[start:stop] = sent
+        return self._whole_of(variable, self._parts_of(variable))
+
+    def _whole_of(
+        self, variable: Any, parts: Iterator[tuple[slice, Any]]
+    ) -> np.ndarray:
+        """Return the value that has these parts."""
+        dtype = tf.as_dtype(variable.dtype).as_numpy_dtype
+        whole = np.empty(tuple(variable.shape), dtype)
+        places = whole if variable.owner == DIVIDED else whole.reshape(-1)
+        for part, value in parts:
+            if self.rank == 0:
+                places[part] = value
         return whole
+
+    def _parts_of(self, variable: Any) -> Iterator[tuple[slice, Any]]:
+        """Send all ranks what owners have of a variable, part by part."""
+        dtype, shape = tf.as_dtype(variable.dtype), tuple(variable.shape)
+        kept, rest = {variable.owner: slice(0, math.prod(shape))}, shape[:0]
+        if variable.owner == DIVIDED:
+            kept, rest = dict(enumerate(rows_by_rank(shape[0], self.size))), shape[1:]
+        step = max(1, _PART_ELEMENTS // max(1, math.prod(rest)))
+        for rank, places in kept.items():
+            read = _reader_of(variable) if rank == self.rank else None
+            for start in range(places.start, places.stop, step):
+                stop = min(start + step, places.stop)
+                part = tf.zeros([stop - start, *rest], dtype)
+                if read is not None:
+                    part = read(start - places.start, stop - places.start)
+                (sent,) = self._collective.broadcast([part], rank, name=_OWNED)
+                yield slice(start, stop), sent
+
+
+def _reader_of(variable: Any) -> Callable[[int, int], Any]:
+    """Return what reads a range of the rows of a divided variable, else of elements."""
+    if variable.owner == DIVIDED:
+        # Without a copy of all rows, which a read takes after sparse updates.
+        return lambda *part: variable._value.sparse_read(tf.range(*part))
+    flat = tf.reshape(variable._value, [-1])
+    return lambda start, stop: flat[start:stop]

@@ -74,6 +74,13 @@ class AllReduceStrategy(StepRunner):
             optimizer updates each element on its own and has no `clipnorm`. For every
             optimizer that updates each weight on its own; files are those of plain
             Keras, and all ranks must save them. Default False.
+        shard_embeddings: The size in bytes from which the table of an `Embedding` is
+            divided by rows: each rank keeps some rows, with their optimizer variables
+            and averages. A step gets the distinct rows that it looks up from the ranks
+            that have them, and sends these the gradients, uncompressed. For optimizers
+            that update each row on its own; files are those of plain Keras, and all
+            ranks must save and load them. A layer that uses the table otherwise, such
+            as a tied output, is an error. Default None: every rank keeps all tables.
         check_first_step: The chief runs the first step after each `compile` again on
             a few rows, whole and in two parts. A difference is a warning ("warn"), an
             error on all ranks ("raise"), or not looked for ("off"). What it cannot see:
@@ -125,6 +132,7 @@ class AllReduceStrategy(StepRunner):
         sparse_as_dense: bool = False,
         compression: str = "none",
         shard_optimizer: bool = False,
+        shard_embeddings: int | None = None,
         check_first_step: str = "warn",
         start_timeout_seconds: float | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
@@ -134,6 +142,7 @@ class AllReduceStrategy(StepRunner):
         check_bucket_bytes(bucket_bytes or 0)
         check_compression(compression)
         check_choice(check_first_step)
+        _check_shard_embeddings(shard_embeddings, virtual_ranks, sparse_as_dense)
         arithmetic = _arithmetic(virtual_ranks, compression, shard_optimizer)
         if collective == "horovod":
             _check_not_for_horovod(bucket_bytes)
@@ -151,10 +160,7 @@ class AllReduceStrategy(StepRunner):
         how = {"sparse_as_dense": sparse_as_dense, "compression": compression}
         reducer = _reducer(collective, bucket_bytes, how)
         extended = ProcessReplicaExtended(self, collective, reducer)
-        if shard_optimizer and collective.size > 1:
-            extended.owners = WeightOwners(
-                collective, extended.process_hooks.created.forget
-            )
+        extended.owners = _owners(extended, shard_optimizer, shard_embeddings)
         self._start(extended, check_first_step)
 
     def run(
@@ -197,6 +203,42 @@ def _arithmetic(
         return None
     check_virtual_ranks(virtual_ranks, compression, shard_optimizer)
     return Arithmetic(virtual_ranks, fix_threads())
+
+
+def _owners(
+    extended: ProcessReplicaExtended, shard_optimizer: bool, table_bytes: int | None
+) -> WeightOwners | None:
+    """Return the owners of weights if ranks share optimizers or tables."""
+    if extended.collective.size == 1 or not (shard_optimizer or table_bytes):
+        return None
+    return WeightOwners(
+        extended.collective,
+        extended.process_hooks.created.forget,
+        shards_optimizers=shard_optimizer,
+        table_bytes=table_bytes,
+    )
+
+
+def _check_shard_embeddings(
+    table_bytes: int | None, virtual_ranks: int | None, sparse_as_dense: bool
+) -> None:
+    """Raise `ValueError` for a size that is not positive, or with other options."""
+    if table_bytes is None:
+        return
+    # True is an integer, too.
+    if type(table_bytes) is not int or table_bytes <= 0:
+        raise ValueError(
+            "shard_embeddings must be a positive number of bytes, or None. Received: "
+            f"shard_embeddings={table_bytes!r}. Use 64 * 2**20 to divide tables of "
+            "64 MiB or more."
+        )
+    if virtual_ranks is not None or sparse_as_dense:
+        raise ValueError(
+            "shard_embeddings sends single rows to the ranks that have them. Received: "
+            f"shard_embeddings={table_bytes} with virtual_ranks={virtual_ranks} and "
+            f"sparse_as_dense={sparse_as_dense}. Leave out those that need dense "
+            "gradients."
+        )
 
 
 def _with_virtual_ranks(

@@ -7,8 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives import Collective
-from tfdist.collectives.base import name_in_graph, to_tensor
+from tfdist.collectives.base import map_values, name_in_graph, to_tensor
 from tfdist.compat.keras.hooks import GradientPlan
+from tfdist.compat.owned_variables import DividedTable
 from tfdist.compat.patching import holding
 from tfdist.gradients import GradientReducer, weigh, with_sums_dense
 from tfdist.training.state import NotedState
@@ -39,6 +40,17 @@ class RankGradients:
         """Fill in gradients that only other ranks have, and weigh all by rows."""
         if self.are_reduced:
             return GradientPlan(gradients, variables)
+        rest = [i for i, v in enumerate(variables) if not isinstance(v, DividedTable)]
+        plan = self._prepare([gradients[i] for i in rest], [variables[i] for i in rest])
+        prepared = [*gradients]
+        for i, gradient in zip(rest, plan.gradients, strict=True):
+            prepared[i] = gradient
+        return plan._replace(gradients=prepared, variables=variables)
+
+    def _prepare(
+        self, gradients: Sequence[Any], variables: Sequence[Any]
+    ) -> GradientPlan:
+        """Prepare the gradients of weights that all ranks have."""
         # Eager code cannot see where a gradient comes from.
         is_summed = self.step is not None and self.step.has_sparse_data()
         is_summed &= tf.executing_eagerly()
@@ -58,6 +70,32 @@ class RankGradients:
         """Sum prepared gradients over ranks or on owners, and layer state with them."""
         if self.are_reduced:
             return list(plan.gradients)
+        # The lookups have sent those of divided tables to their ranks.
+        tables = {
+            i for i, v in enumerate(plan.variables) if isinstance(v, DividedTable)
+        }
+        if not tables:
+            return self._reduce(plan)
+        rest = [i for i in range(len(plan.gradients)) if i not in tables]
+        results = [*plan.gradients]
+        # MPI calls in a branch do not wait for those before it.
+        is_in_branch = self.step is None or not self.step.is_certain
+        sent = [getattr(results[i], "values", results[i]) for i in sorted(tables)]
+        with tf.control_dependencies(sent if is_in_branch else []):
+            gradients = [map_values(tf.identity, to_tensor(results[i])) for i in rest]
+        sums = self._reduce(
+            plan._replace(
+                gradients=gradients,
+                variables=[plan.variables[i] for i in rest],
+                owners=[plan.owners[i] for i in rest] if plan.owners else (),
+            )
+        )
+        for i, total in zip(rest, sums, strict=True):
+            results[i] = total
+        return results
+
+    def _reduce(self, plan: GradientPlan) -> list[Any]:
+        """Sum the gradients of weights that all ranks have, and layer state."""
         step, loop_step = self.step, self.loop_step
         state, values = [], []
         if step is not None:
@@ -78,9 +116,20 @@ class RankGradients:
             loop_step.assign_mean(state, results[count:])
         return results[:count]
 
+    def weight_of_lookups(self) -> Any:
+        """Return the rank's share of a step that all run, 1 in a custom loop."""
+        if self.step is None:
+            return None if self.loop_step is None else 1.0
+        if not self.step.is_joint:
+            return None
+        is_predicting = self.step.trainer is None
+        return 1.0 if is_predicting else self._reducer.weight(self.step.share())
+
     def gradient_state(self, variables: Sequence[Any]) -> list[Any]:
         """Return what the reduction of these variables' gradients remembers."""
-        return self._reducer.state(variables)
+        return self._reducer.state(
+            [v for v in variables if not isinstance(v, DividedTable)]
+        )
 
     def traced_kinds(self) -> dict[str, str]:
         """Return the kind of each gradient in the steps traced so far, by path."""

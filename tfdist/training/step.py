@@ -12,6 +12,7 @@ from tfdist.compat.keras.learning_rates import accumulates, state_of_losses
 from tfdist.compat.keras.variables import raw_variables_of
 from tfdist.compat.mirrored import assign_here, copies_here
 from tfdist.compat.origins import needs_data
+from tfdist.compat.owned_variables import owner_of
 from tfdist.compat.tensorflow import number_of
 from tfdist.data.sharding import Shard, has_rows, rows_of
 from tfdist.gradients import weigh
@@ -276,7 +277,10 @@ def state_of_layers(trainer: Any) -> list[Any]:
     return [
         variable
         for variable in [*variables, *raw_variables_of(trainer)]
-        if tf.as_dtype(variable.dtype).is_floating and id(variable) not in of_metrics
+        if tf.as_dtype(variable.dtype).is_floating
+        and id(variable) not in of_metrics
+        # A frozen table, of which each rank has other rows.
+        and owner_of(variable) is None
     ]
 
 

@@ -268,9 +268,9 @@ def test_callbacks_that_save_on_the_chief_alone_are_refused(strategy, tmp_path):
     model = small_model(strategy)
     callback = keras.callbacks.BackupAndRestore(str(tmp_path))
     text = (
-        "With shard_optimizer=True, all ranks must save a model together. Received: "
-        "keras.callbacks.BackupAndRestore, which only the chief runs. Use "
-        "tfdist.callbacks.BackupAndRestore."
+        "With shard_optimizer or shard_embeddings, all ranks must save a model "
+        "together. Received: keras.callbacks.BackupAndRestore, which only the chief "
+        "runs. Use tfdist.callbacks.BackupAndRestore."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         keras.callbacks.CallbackList([callback], model=model)
@@ -287,9 +287,10 @@ def test_checkpoints_of_tensorflow_are_refused(strategy, tmp_path):
     ):
         with pytest.raises(
             RuntimeError,
-            match=r"^Checkpoints of TensorFlow and SavedModels cannot hold an "
-            r"optimizer of shard_optimizer=True\. Received: \S+_momentum, which one "
-            r"rank keeps\. Use model\.save, model\.export, or a checkpoint without the "
-            r"optimizer\.$",
+            match=r"^Checkpoints of TensorFlow and SavedModels cannot hold what ranks "
+            r"share by shard_optimizer or shard_embeddings\. Received: \S+_momentum\. "
+            r"Use model\.save; without the optimizer also model\.export or a "
+            r"checkpoint, and with divided tables what keras\.models\.load_model "
+            r"returns elsewhere\.$",
         ):
             save()

@@ -137,7 +137,7 @@ def test_the_chief_reads_the_rows_of_all(on_ranks, columns):
         owners = WeightOwners(collective)
         variable = kept(collective.rank, DIVIDED, None)
         variable.shape = whole.shape
-        variable._value = tf.constant(whole[owners.rows(variable)])
+        variable._value = tf.Variable(whole[owners.rows(variable)])
         if collective.rank > 0:
             owners.lend([variable])
             return None

@@ -48,6 +48,24 @@ def compiled(**options):
             r"compression='fp8'\. Use 'none' to send gradients as they are\.",
         ),
         (
+            {"shard_embeddings": 0},
+            r"shard_embeddings must be a positive number of bytes, or None\. Received: "
+            r"shard_embeddings=0\. Use 64 \* 2\*\*20 to divide tables of 64 MiB",
+        ),
+        (
+            {"shard_embeddings": True},
+            r"Received: shard_embeddings=True\. Use 64",
+        ),
+        (
+            {"shard_embeddings": 8, "sparse_as_dense": True},
+            r"sends single rows to the ranks that have them\. Received: "
+            r"shard_embeddings=8 with virtual_ranks=None and sparse_as_dense=True\. ",
+        ),
+        (
+            {"shard_embeddings": 8, "virtual_ranks": 4},
+            r"shard_embeddings=8 with virtual_ranks=4 and .* Leave out those that need",
+        ),
+        (
             {"collective": SingleCollective(), "timeout_seconds": 7.5},
             "start_timeout_seconds and timeout_seconds are for the collective that the "
             r"strategy makes\. Received: {'start_timeout_seconds': 300.*, "

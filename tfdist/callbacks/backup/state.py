@@ -144,7 +144,9 @@ class TrainingVariables:
             by_rank = collective.exchange("the state of layers", sums)
         kinds = []
         for variable, *of_ranks in zip(variables, *by_rank, strict=True):
-            is_sum = is_part(variable) or id(variable) in metrics
+            # Each rank has other rows of the accumulators of a divided table.
+            is_partial = is_part(variable) and owner_of(variable) is None
+            is_sum = is_partial or id(variable) in metrics
             kind = SUMMED if is_sum and self._has_parts else EQUAL
             kinds.append(AVERAGED if len(set(of_ranks)) > 1 else kind)
         return kinds

@@ -207,7 +207,8 @@ def _refuse_savers_of_chief(callbacks: list[Any]) -> None:
     found = sorted({type(one).__name__ for one in callbacks if type(one) in kinds})
     if found:
         raise ValueError(
-            "With shard_optimizer=True, all ranks must save a model together. "
+            "With shard_optimizer or shard_embeddings, all ranks must save a model "
+            "together. "
             f"Received: keras.callbacks.{found[0]}, which only the chief runs. Use "
             "tfdist.callbacks.BackupAndRestore."
         )

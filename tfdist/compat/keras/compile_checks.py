@@ -51,7 +51,7 @@ def compile_for_strategy(
         self.jit_compile = False
     if hooks is not None and self.optimizer is not None:
         owners = owners_of(self.distribute_strategy)
-        if owners is not None:
+        if owners is not None and owners.shards_optimizers:
             check_shardable(self.optimizer, owners)
         # A callback may compile within a fit, which is not in the scope.
         with self.distribute_strategy.scope():

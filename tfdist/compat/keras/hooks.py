@@ -108,6 +108,13 @@ class GradientHooks(Protocol):
         """Sum prepared gradients over ranks, or on the owners of their weights."""
         return list(plan.gradients)
 
+    def weight_of_lookups(self) -> Any:
+        """Return the weight of the gradients of rows that other ranks have.
+
+        None in code that not all ranks run together.
+        """
+        return None
+
     def gradient_state(self, variables: Sequence[Any]) -> list[Any]:
         """Return what the sum of these variables' gradients keeps for the next step."""
         return []

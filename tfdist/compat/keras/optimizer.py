@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfdist.compat.divided_tables import clip_parts
 from tfdist.compat.keras.hooks import (
     GradientPlan,
     any_hooks_of,
@@ -17,7 +18,11 @@ from tfdist.compat.keras.hooks import (
 )
 from tfdist.compat.keras.learning_rates import inner_optimizers
 from tfdist.compat.keras.own_reduction import OwnReduction
-from tfdist.compat.owned_variables import owners_by_weight, share_updates
+from tfdist.compat.owned_variables import (
+    owners_by_weight,
+    reading_rows,
+    share_updates,
+)
 from tfdist.compat.patching import holding, within
 
 # The plan of the gradients that an optimizer applies now. Keras keeps what it filters
@@ -175,7 +180,7 @@ def apply_where_variables_are(
         _check_replica_context(self, variables)
 
     def apply(grads: Sequence[Any], variables: Any) -> None:
-        with within(_PLAN, _NO_PLAN):
+        with within(_PLAN, _NO_PLAN), reading_rows():
             original(self, grads, variables)
 
     with nullcontext() if hooks is None else hooks.applying():
@@ -218,9 +223,11 @@ def reduce_then_clip(original: Any, self: Any, grads: Sequence[Any]) -> Any:
     """Reduce once per (accumulated) step, then clip."""
     hooks = current_hooks()
     # Outside of replicas, a gradient is already that of all.
-    if hooks is not None and not tf.distribute.in_cross_replica_context():
-        grads = hooks.reduce_gradients(_PLAN.get()._replace(gradients=grads))
-    return original(self, grads)
+    if hooks is None or tf.distribute.in_cross_replica_context():
+        return original(self, grads)
+    plan = _PLAN.get()
+    grads = hooks.reduce_gradients(plan._replace(gradients=grads))
+    return clip_parts(original, self, grads, plan.variables)
 
 
 def skip_if_reduced(original: Any, self: Any, grads_and_vars: Any) -> Any:

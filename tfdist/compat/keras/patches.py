@@ -9,6 +9,7 @@ from keras.src.saving import saving_api
 from tfdist.compat import (
     chief_output,
     distribution,
+    divided_tables,
     owned_variables,
     random_pipelines,
     sparse_updates,
@@ -66,6 +67,7 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
     },
     "layers": {
         "BatchNormalization._moments": layers.moments_of_all_rows,
+        "Embedding.build": divided_tables.build_divided,
         "Embedding.call": pure_step.look_up_rows,
         "Layer.__call__": layers.call_inside,
     },
@@ -95,6 +97,9 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "Adagrad.update_step": sharded_optimizer.update_rows_on_servers
     },
     "optimizers.base_optimizer": {
+        "BaseOptimizer._backend_reset_gradient_accumulators": (
+            divided_tables.reset_parts
+        ),
         "BaseOptimizer._clip_gradients": optimizer.reduce_then_clip,
         "BaseOptimizer._filter_empty_gradients": optimizer.prepare_then_filter,
         "BaseOptimizer._update_model_variables_moving_average": (
@@ -108,6 +113,7 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
     },
     "optimizers.loss_scale_optimizer": {
         "LossScaleOptimizer._common_apply": optimizer.reduce_then_check_finite,
+        "LossScaleOptimizer.check_finite": divided_tables.finite_on_all_ranks,
     },
     "random.seed_generator": {"SeedGenerator.next": trainer.next_seed_of_rank},
     "regularizers": {

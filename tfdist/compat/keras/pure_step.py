@@ -9,9 +9,11 @@ import keras
 import tensorflow as tf
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 
+from tfdist.compat.divided_tables import look_up_divided
 from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.compat.keras.sharded import ShardedValue, shards_of
 from tfdist.compat.mirrored import outside
+from tfdist.compat.owned_variables import DividedTable
 from tfdist.compat.parameter_server import as_read
 from tfdist.compat.patching import holding
 
@@ -121,6 +123,10 @@ def look_up_rows(original: Any, self: Any, inputs: Any) -> Any:
     """Look up rows like Keras, but transfer only these rows."""
     scope = current_scope()
     table = self._embeddings
+    if isinstance(table, DividedTable) and not (
+        self.lora_enabled or self.quantization_mode
+    ):
+        return look_up_divided(self, inputs)
     is_plain = isinstance(table, keras.Variable) and not self.lora_enabled
     if (
         not is_plain

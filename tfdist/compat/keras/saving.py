@@ -24,6 +24,7 @@ from tfdist.compat.keras.learning_rates import variables_of
 from tfdist.compat.keras.sharded import goes_by_parts, read_parts
 from tfdist.compat.owned_variables import owner_of, owners_of
 from tfdist.compat.patching import holding, within
+from tfdist.sharding.assignment import DIVIDED
 
 _ATOMICALLY = ContextVar("atomically", default=False)
 # Whether the chief writes a file, in the course of which it may write others.
@@ -163,7 +164,8 @@ def lending(model: Any, call: Callable[[], Any] | None) -> Any:
         return owners.lend(owned)
     if _CHIEF_ALONE.get():
         raise RuntimeError(
-            "With shard_optimizer=True, all ranks must save a model together. "
+            "With shard_optimizer or shard_embeddings, all ranks must save a model "
+            "together. "
             f"Received: the model {model.name!r}, saved by a callback that only the "
             "chief runs. Give fit tfdist.callbacks.ModelCheckpoint or "
             "BackupAndRestore, without RankZero."
@@ -238,9 +240,10 @@ def _check_none_is_owned(root: Any) -> None:
     owned = [v.path for v in found if owner_of(v) is not None and hasattr(v, "path")]
     if owned:
         raise RuntimeError(
-            "Checkpoints of TensorFlow and SavedModels cannot hold an optimizer of "
-            f"shard_optimizer=True. Received: {owned[0]}, which one rank keeps. Use "
-            "model.save, model.export, or a checkpoint without the optimizer."
+            "Checkpoints of TensorFlow and SavedModels cannot hold what ranks share "
+            f"by shard_optimizer or shard_embeddings. Received: {owned[0]}. Use "
+            "model.save; without the optimizer also model.export or a checkpoint, and "
+            "with divided tables what keras.models.load_model returns elsewhere."
         )
 
 
@@ -276,7 +279,7 @@ def is_memory_for_whole(original: Any, model: Any) -> bool:
 
 def write_by_parts(original: Any, self: Any, key: str, value: Any) -> None:
     """Write a value to a file like Keras, but a large one without copies."""
-    is_in_parts = isinstance(value, keras.Variable) and goes_by_parts(value)
+    is_in_parts = isinstance(value, keras.Variable) and _is_in_parts(value)
     if isinstance(value, keras.Variable) and not is_in_parts:
         # Keras copies the copy that a variable gives. NumPy itself cannot convert a
         # scalar that has copies on devices.
@@ -290,7 +293,12 @@ def write_by_parts(original: Any, self: Any, key: str, value: Any) -> None:
     group = _group_of(self)
     del group[key]
     dataset = group.create_dataset(key, tuple(value.shape), value.dtype)
-    for part, rows in read_parts(value._value) if is_in_parts else [(..., value)]:
+    parts: Any = [(..., value)]
+    if owner_of(value) is not None:
+        parts = value.owners.read_parts(value)
+    elif is_in_parts:
+        parts = read_parts(value._value)
+    for part, rows in parts:
         dataset[part] = rows
 
 
@@ -323,7 +331,12 @@ def load_by_parts(original: Any, saveable: Any, *args: Any, **kwargs: Any) -> An
 
 def _has_large(saveable: Any) -> bool:
     """Return whether an object has variables that are read and written by parts."""
-    return any(map(goes_by_parts, getattr(saveable, "variables", ())))
+    return any(map(_is_in_parts, getattr(saveable, "variables", ())))
+
+
+def _is_in_parts(variable: Any) -> bool:
+    """Return whether other processes have a variable, or rows of it that are many."""
+    return owner_of(variable) == DIVIDED or goes_by_parts(variable)
 
 
 def _group_of(store: Any) -> Any:

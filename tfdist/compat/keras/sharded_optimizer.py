@@ -17,7 +17,12 @@ from tfdist.compat.keras.sharded import (
     whole_of,
 )
 from tfdist.compat.keras.variables import lying_beside
-from tfdist.compat.owned_variables import is_sharded, own_averages, value_of
+from tfdist.compat.owned_variables import (
+    is_sharded,
+    own_averages,
+    reading_rows,
+    value_of,
+)
 from tfdist.compat.patching import holding
 from tfdist.compat.sparse_updates import without_xla
 from tfdist.sharding.optimizers import ELEMENTWISE, is_one_of
@@ -79,7 +84,8 @@ def add_by_shard(
     """Create state for a variable, sharded and colocated like it."""
     value = value_of(reference_variable)
     if not isinstance(value, ShardedValue):
-        return original(self, reference_variable, *args, **kwargs)
+        with reading_rows():
+            return original(self, reference_variable, *args, **kwargs)
     with lying_beside(value):
         return BaseOptimizer.add_variable_from_reference(
             self, reference_variable, *args, **kwargs

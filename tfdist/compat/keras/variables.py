@@ -196,6 +196,15 @@ def _values_of_shards(
         yield partial(tf.identity, rows)
 
 
+def draw_rows(initializer: Any, rows: slice, shape: Sequence[int], dtype: str) -> Any:
+    """Return rows of the initial value of a variable of this shape."""
+    if _is_constant(initializer):
+        return initializer((rows.stop - rows.start, *shape[1:]), dtype=dtype)
+    if _is_drawn_by_rows(initializer, dtype):
+        return _rows_of(initializer, shape, dtype, rows.start, rows.stop)
+    return tf.convert_to_tensor(initializer(shape, dtype=dtype), dtype)[rows]
+
+
 def _rows_of(
     initializer: Any, shape: Sequence[int], dtype: str, start: int, stop: int
 ) -> Any:

@@ -1,0 +1,135 @@
+"""What divided tables refuse, on a rank whose peer does as it does."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfdist.collectives import SingleCollective
+from tfdist.compat.keras import install
+from tfdist.compat.owned_variables import DividedTable
+from tfdist.gradients import GradientReducer
+from tfdist.sharding.owners import WeightOwners
+from tfdist.strategies.base import StepRunner
+from tfdist.strategies.process_replica import ProcessReplicaExtended
+
+
+class FirstOfTwo(SingleCollective):
+    """Rank 0 of two, whose peer has the same."""
+
+    size = 2
+
+    def exchange(self, name, value, *, joint=True):
+        return [value, value]
+
+
+@pytest.fixture
+def strategy():
+    """Return the strategy of rank 0 of two, which divides tables of 100 bytes."""
+    install(is_alone=True)
+    collective = FirstOfTwo()
+    strategy = StepRunner.__new__(StepRunner)
+    extended = ProcessReplicaExtended(strategy, collective, GradientReducer(collective))
+    extended.owners = WeightOwners(
+        collective,
+        extended.process_hooks.created.forget,
+        shards_optimizers=False,
+        table_bytes=100,
+    )
+    tf.distribute.Strategy.__init__(strategy, extended)
+    return strategy
+
+
+def built(strategy, rows=10, width=4, **options):
+    with strategy.scope():
+        layer = keras.layers.Embedding(rows, width, **options)
+        layer.build()
+    return layer
+
+
+def test_only_tables_of_that_size_with_enough_rows_are_divided(strategy):
+    assert built(strategy)._embeddings._value.shape == (5, 4)
+    assert built(strategy).embeddings.shape == (10, 4)
+    for small in (built(strategy, width=2), built(strategy, rows=1, width=100)):
+        assert not isinstance(small.embeddings, DividedTable)
+
+
+def test_a_rank_draws_its_rows_of_what_one_process_draws(strategy):
+    for kind in ("RandomNormal", "Orthogonal"):
+        make = getattr(keras.initializers, kind)
+        whole = keras.layers.Embedding(10, 4, make(seed=3))
+        whole.build()
+        mine = built(strategy, embeddings_initializer=make(seed=3))
+        np.testing.assert_array_equal(
+            mine._embeddings._value.numpy(), whole.embeddings.numpy()[:5]
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"embeddings_regularizer": "l2"}, "embeddings_regularizer"),
+        ({"embeddings_constraint": "max_norm"}, "embeddings_constraint"),
+        ({"lora_rank": 2}, "lora_rank"),
+        ({"dtype": "int8_from_float32"}, "a quantized dtype"),
+    ],
+)
+def test_what_needs_the_whole_table_is_refused(strategy, options, name):
+    text = rf"Received: embedding\S* of 160 bytes with {name}\. Leave that out, or keep"
+    with pytest.raises(ValueError, match=text):
+        built(strategy, **options)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras.optimizers.Lamb(0.1),
+        lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adafactor(0.1)),
+        lambda: type("Mine", (keras.optimizers.Adam,), {})(0.1),
+    ],
+)
+def test_an_optimizer_of_whole_weights_is_refused(strategy, make):
+    layer = built(strategy)
+    with strategy.scope(), pytest.raises(ValueError, match="updates each row of a"):
+        make().build(layer.trainable_variables)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda layer: layer.get_weights(),
+        lambda layer: tf.matmul(tf.ones([2, 4]), layer.embeddings, transpose_b=True),
+        lambda layer: keras.ops.sum(layer.embeddings),
+        lambda layer: layer.embeddings[0],
+    ],
+)
+def test_reading_the_table_is_refused(strategy, read):
+    layer = built(strategy)
+    text = (
+        r"which only lookups of its Embedding read\. Received: embedding\S*, read .* "
+        r"call model\.save on every rank .* give shard_embeddings more than its 160"
+    )
+    with strategy.scope(), pytest.raises(RuntimeError, match=text):
+        read(layer)
+
+
+def test_a_lookup_of_one_rank_is_refused(strategy):
+    layer = built(strategy)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,), dtype="int32"), layer])
+    x = np.zeros((2, 3), "int32")
+    for look_up in (model, model.predict_on_batch):
+        text = re.escape("Call model.predict on every rank, or save the model")
+        with pytest.raises(RuntimeError, match=text):
+            look_up(x)
+
+
+def test_all_or_own_rows_can_be_assigned(strategy):
+    table = built(strategy)._embeddings
+    values = np.arange(40.0, dtype="float32").reshape(10, 4)
+    for given in (values, values[:5]):
+        table.assign(np.zeros((10, 4), "float32"))
+        table.assign(given)
+        np.testing.assert_array_equal(table._value.numpy(), values[:5])
