@@ -168,7 +168,10 @@ def swapped(collective):
     eager = collective.all_to_all(rows, name="rows")
     halves = tf.cast(tf.range(size)[:, tf.newaxis] + 10 * rank, tf.bfloat16)
     traced = tf.function(lambda x: collective.all_to_all(x, name="halves"))(halves)
-    flat = collective.all_to_all(tf.range(size) + 10 * rank, name="flat")
+    # The same name and number of elements, in another shape.
+    for shape in ([size], [size, 1]):
+        numbers = tf.reshape(tf.range(size) + 10 * rank, shape)
+        flat = tf.reshape(collective.all_to_all(numbers, name="flat"), [-1])
     return {
         "swapped": (eager.numpy().tobytes(), traced.numpy().tolist()),
         "swapped numbers": flat.numpy().tolist(),

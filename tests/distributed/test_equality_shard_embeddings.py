@@ -129,9 +129,11 @@ def variables_of_file(model, make, **options):
     loaded.load_weights("saved.weights.h5")
     # No rank may write the next file, before all have read this one.
     wait_for_chief(model.distribute_strategy)
+    # Within a cycle of accumulation, the chief saves the sums of its own rows.
     of_optimizer = {
         f"{i} {variable.name}": np.array(variable)
         for i, variable in enumerate(loaded.optimizer.variables)
+        if "gradient_accumulator" not in variable.name
     }
     return {"weights": loaded.get_weights(), "optimizer": of_optimizer}
 

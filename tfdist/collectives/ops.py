@@ -93,13 +93,16 @@ class FlatOps:
     def all_to_all(self, rows: Any, name: str) -> Any:
         """Send each rank its row, and stack what all ranks send to this one."""
         what = f"all_to_all {name!r} ({rows.dtype.name})"
+        shape = tf.shape(rows)
 
         def exchange(rows: Any) -> Any:
             return tf.raw_ops.CollectiveAllToAllV2(
                 input=rows, ordering_token=self._tokens(), **self._options(what, rows)
             )
 
-        return tf.ensure_shape(self._run(what, rows, exchange), rows.shape)
+        # A key stands for one shape, which here is that of all with so many elements.
+        flat = self._run(what, tf.reshape(rows, [self._size, -1]), exchange)
+        return tf.ensure_shape(tf.reshape(flat, shape), rows.shape)
 
     def broadcast(self, flat: Any, root_rank: int, name: str) -> Any:
         """Send the tensor of one rank to all; shapes must be equal."""
