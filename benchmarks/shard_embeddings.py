@@ -1,8 +1,9 @@
-"""A table of 1 GiB with `shard_embeddings`: the memory of a rank, time and bytes.
+"""A large table with `shard_embeddings`: the memory of a rank, time and bytes.
 
-A job of several ranks and one of a single process train the same model in turns, with
-as many lookups on each rank. Bytes are those that the host sends to itself meanwhile,
-so nothing else may use the loopback interface; MPI uses none on one host.
+A job of several ranks and one that keeps the table whole, by default on a single
+process, train the same model in turns, with as many lookups on each rank. Bytes are
+those that the host sends to itself meanwhile, so nothing else may use the loopback
+interface; MPI uses none on one host.
 """
 
 import resource
@@ -15,14 +16,13 @@ from tfdist.benchmarks.figures import medians, ratio
 from tfdist.benchmarks.processes import Group, check_at_least, run_program, start
 from tfdist_cli.table import format_spread, format_table
 
-_ROWS, _WIDTH = 1 << 22, 64
-_TABLE_BYTES = 4 * _ROWS * _WIDTH
+_WIDTH = 64
 # On each rank; nearly all of them are distinct.
 _EXAMPLES, _LOOKUPS = 64, 64
 _BYTES_OF_MAXRSS_UNIT = 1024
 
 
-def measure(turn, *, collective, optimizer, steps, repeats):
+def measure(turn, *, table, collective, optimizer, steps, repeats):
     """Train a model with a large table; return bytes of this process and step times."""
     import keras
     import numpy as np
@@ -46,12 +46,14 @@ def measure(turn, *, collective, optimizer, steps, repeats):
                 self.sent_bytes += now - self._before
             super().on_train_batch_end(batch, logs)
 
-    strategy = AllReduceStrategy(collective, shard_embeddings=_TABLE_BYTES)
+    rows = table["rows"]
+    table_bytes = 4 * rows * _WIDTH if table["is_divided"] else None
+    strategy = AllReduceStrategy(collective, shard_embeddings=table_bytes)
     with strategy.scope():
         model = keras.Sequential(
             [
                 keras.Input((_LOOKUPS,), dtype="int32"),
-                keras.layers.Embedding(_ROWS, _WIDTH),
+                keras.layers.Embedding(rows, _WIDTH),
                 keras.layers.GlobalAveragePooling1D(),
                 keras.layers.Dense(1),
             ]
@@ -60,7 +62,7 @@ def measure(turn, *, collective, optimizer, steps, repeats):
     timer = BlockTimer(turn, steps)
     random = np.random.default_rng(0)
     shape = 8 * _EXAMPLES * size(), _LOOKUPS
-    ids = random.integers(_ROWS, size=shape, dtype=np.int32)
+    ids = random.integers(rows, size=shape, dtype=np.int32)
     targets = random.random((len(ids), 1), dtype=np.float32)
     data = tf.data.Dataset.from_tensor_slices((ids, targets)).repeat()
     # The end of an iterator that is tuned can take as long as all of its steps, and
@@ -80,7 +82,7 @@ def measure(turn, *, collective, optimizer, steps, repeats):
 
 def measure_all(args):
     """Measure both jobs."""
-    check_at_least(2, np=args.np, steps=args.steps)
+    check_at_least(2, np=args.np, steps=args.steps, rows=args.rows)
     check_at_least(1, repeats=args.repeats)
     settings = {
         "collective": args.collective,
@@ -92,19 +94,20 @@ def measure_all(args):
         Group(
             name,
             __file__,
-            settings,
+            {**settings, "table": {"rows": args.rows, "is_divided": name == "divided"}},
             ranks,
             collective=args.collective,
             shares_cores=True,
         )
-        for name, ranks in (("whole", 1), ("divided", args.np))
+        for name, ranks in (("whole", args.whole), ("divided", args.np))
     ]
     jobs = dict(zip(("whole", "divided"), start(groups), strict=True))
     rounds = {
         name: seconds_by_round([rank["blocks"] for rank in job])
         for name, job in jobs.items()
     }
-    touched = args.np * _EXAMPLES * _LOOKUPS * _WIDTH * 4
+    # By one rank in a step.
+    touched = _EXAMPLES * _LOOKUPS * _WIDTH * 4
     figures = {
         "processes": args.np,
         "peak_bytes": {
@@ -112,7 +115,10 @@ def measure_all(args):
         },
         "step_seconds": medians(rounds),
         "step_ratio": ratio(rounds["divided"], rounds["whole"]),
-        "sent_of_touched": jobs["divided"][0]["sent_bytes"] / touched,
+        "sent_of_touched": {
+            name: job[0]["sent_bytes"] / touched / len(job)
+            for name, job in jobs.items()
+        },
     }
     return figures, _table(args, figures)
 
@@ -133,11 +139,12 @@ def _table(args, figures):
         ],
     ]
     if args.collective != "mpi":
-        rows.append(
-            ["sent, of the bytes of rows", "", f"{figures['sent_of_touched']:.2f}", ""]
-        )
-    title = f"{args.optimizer}, 1 GiB, {args.collective}"
-    return format_table([title, "one process", f"{args.np} ranks", "ratio"], rows)
+        sent = [f"{of_rows:.2f}" for of_rows in figures["sent_of_touched"].values()]
+        rows.append(["sent, of the bytes of rows", *sent, ""])
+    mebibytes = 4 * args.rows * _WIDTH / 2**20
+    title = f"{args.optimizer}, {mebibytes:.0f} MiB, {args.collective}"
+    header = [title, f"whole on {args.whole}", f"divided on {args.np}", "ratio"]
+    return format_table(header, rows)
 
 
 if __name__ == "__main__":
@@ -148,6 +155,8 @@ if __name__ == "__main__":
             __doc__,
             [
                 ("-np", 2, "ranks; if more than cores, only bytes count"),
+                ("--whole", 1, "ranks that each have the whole table"),
+                ("--rows", 1 << 22, "rows of the table, of 256 bytes each"),
                 ("--optimizer", ("LazyAdam", "adam"), "the optimizer"),
                 ("--collective", ("mpi", "tensorflow", "horovod"), "what joins them"),
                 ("--steps", 10, "steps of a block, of which the first does not count"),

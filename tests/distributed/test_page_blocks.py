@@ -219,6 +219,18 @@ def test_the_readme_trains_on_two_processes_as_on_one(tmp_path):
     assert shown == pytest.approx(others[0], abs=0.02)
 
 
+def test_the_divided_table_trains_on_two_processes(tmp_path):
+    import keras
+
+    text = blocks_of("docs/embeddings.md", "python")[0].text
+    (tmp_path / "train.py").write_text(text)
+
+    printed_by(COMMAND, "run", "-np", 2, "train.py", cwd=tmp_path)
+
+    model = keras.models.load_model(tmp_path / "model.keras", compile=False)
+    assert [v.shape for v in model.variables if len(v.shape) == 2][0] == (1000000, 32)
+
+
 def test_the_start_with_parameter_servers(tmp_path):
     text = blocks_of("docs/parameter_servers.md", "python")[0].text
     (tmp_path / "train.py").write_text(text)
