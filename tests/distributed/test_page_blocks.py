@@ -34,6 +34,12 @@ COMPILED = {
         [f"docs/with_others.md:python:{number}" for number in range(3)],
         "needs Ray or Spark: tests/distributed/test_launch_engines.py runs the same",
     ),
+    "docs/with_others.md:python:3": "needs W&B: tests/distributed/test_trackers.py "
+    "runs the same",
+    "docs/with_others.md:python:4": "downloads weights: tests/distributed/"
+    "test_equality_loaders.py runs small ones",
+    "docs/with_others.md:python:5": "needs Keras Tuner: tests/distributed/"
+    "test_keras_tuner.py runs it",
     "docs/parameter_servers.md:python:3": "reads the reader's files: tests/distributed/"
     "test_parameter_server_input.py runs the same",
 }

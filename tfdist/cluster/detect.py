@@ -26,6 +26,7 @@ from tfdist.cluster.resolvers.services import (
     VERTEX,
 )
 from tfdist.cluster.resolvers.slurm import SLURM
+from tfdist.cluster.validation import excerpt
 
 Resolver = ClusterResolver | RankResolver
 SomeResolver = TypeVar("SomeResolver", bound=Resolver)
@@ -89,13 +90,15 @@ def detect_membership(env: Mapping[str, str] | None = None) -> Membership:
         return Membership(cluster=cluster, launcher=launcher)
     if place is None:
         _check_ranks_agree(cluster, launcher, env)
-    return Membership(
+    member = Membership(
         cluster=cluster,
         place=place,
         launcher=launcher,
         horovod_launcher=_horovod_launcher(resolver, env),
         mpi_launcher=mpi_launcher(resolver, env),
     )
+    _check_trials_agree(member, env)
+    return member
 
 
 def tf_config_here() -> str | None:
@@ -212,6 +215,20 @@ def _horovod_launcher(resolver: Resolver | None, env: Mapping[str, str]) -> str 
     # A Horovod that is built with MPI.
     is_of_mpi = isinstance(resolver, RankResolver) and resolver.mpi
     return resolver.launcher if resolver and is_of_mpi else None
+
+
+def _check_trials_agree(member: Membership, env: Mapping[str, str]) -> None:
+    """Raise `ValueError` if Keras Tuner gives each rank trials of its own."""
+    # https://keras.io/keras_tuner/guides/distributed_tuning/
+    tuner = env.get("KERASTUNER_TUNER_ID")
+    # Of parameter servers, the chief alone runs the search.
+    if tuner and member.size > 1 and not member.cluster.ps:
+        raise ValueError(
+            "All ranks of a job must try the same trials of Keras Tuner. Received: "
+            f"KERASTUNER_TUNER_ID={excerpt(tuner)} in a job of {member.size} "
+            "processes. Unset it, so that each rank runs the same search, or start "
+            "each worker of Keras Tuner without a launcher, to train alone."
+        )
 
 
 def _check_ranks_agree(cluster: Cluster, launcher: str, env: Mapping[str, str]) -> None:

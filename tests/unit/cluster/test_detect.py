@@ -322,6 +322,19 @@ def test_the_public_facts_are_read_at_every_call(monkeypatch):
     assert facts() == (0, 2, 0, 2, True)
 
 
+def test_ranks_that_would_try_trials_of_their_own_are_refused():
+    tuner = {"KERASTUNER_TUNER_ID": "worker0"}
+
+    assert detect_membership(tuner).size == 1
+    # The chief alone runs the search.
+    chief = Cluster(
+        chief="a:1", workers=("a:2", "b:1"), ps=("b:2",), task=Task("chief", 0)
+    )
+    assert detect_membership({"TF_CONFIG": dumps(chief)} | tuner).size == 3
+    with pytest.raises(ValueError, match=r"Received: KERASTUNER_TUNER_ID=worker0 in a"):
+        detect_membership({"TF_CONFIG": dumps(TWO)} | tuner)
+
+
 def test_importing_the_package_loads_nothing_slow():
     slow = "asyncio difflib importlib.metadata ipaddress keras logging multiprocessing "
     slow += "numpy socket subprocess tensorflow urllib.parse"
