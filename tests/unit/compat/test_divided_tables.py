@@ -126,6 +126,25 @@ def test_a_lookup_of_one_rank_is_refused(strategy):
             look_up(x)
 
 
+@pytest.mark.parametrize(
+    "callback",
+    [
+        keras.callbacks.EarlyStopping("loss", restore_best_weights=True),
+        keras.callbacks.SwapEMAWeights(),
+        keras.callbacks.TensorBoard(histogram_freq=1),
+    ],
+    ids=lambda callback: type(callback).__name__,
+)
+def test_a_callback_that_would_read_the_table_is_refused_at_once(strategy, callback):
+    layer = built(strategy)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,), dtype="int32"), layer])
+    text = f"Received: {type(callback).__name__}, which reads them, and embedding"
+
+    with pytest.raises(ValueError, match=text):
+        keras.callbacks.CallbackList([callback], model=model)
+
+
 def test_all_or_own_rows_can_be_assigned(strategy):
     table = built(strategy)._embeddings
     values = np.arange(40.0, dtype="float32").reshape(10, 4)

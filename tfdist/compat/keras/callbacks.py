@@ -20,7 +20,7 @@ from tfdist.cluster.launcher import Launcher
 from tfdist.compat.keras.hooks import KerasHooks, hooks_of_model
 from tfdist.compat.keras.optimizer import log_scale
 from tfdist.compat.keras.positions import Resumes, current_position
-from tfdist.compat.owned_variables import owners_of
+from tfdist.compat.owned_variables import DividedTable, owners_of
 from tfdist.compat.status_line import status_lines
 from tfdist.compat.user_warnings import warn_user
 
@@ -167,6 +167,7 @@ def init_for_rank(
     if hooks is not None and hooks.has_peers:
         if owners_of(model.distribute_strategy) is not None:
             _refuse_savers_of_chief(_list_of(callbacks))
+            _refuse_readers_of_tables(_list_of(callbacks), model)
         callbacks = _of_this_rank(_list_of(callbacks), hooks)
         has_bar = any(isinstance(one, ProgbarLogger) for one in callbacks)
         if add_progbar and hooks.rank == 0 and not has_bar:
@@ -211,6 +212,29 @@ def _refuse_savers_of_chief(callbacks: list[Any]) -> None:
             "together. "
             f"Received: keras.callbacks.{found[0]}, which only the chief runs. Use "
             "tfdist.callbacks.BackupAndRestore."
+        )
+
+
+def _refuse_readers_of_tables(callbacks: list[Any], model: Any) -> None:
+    """Raise `ValueError` for callbacks that would read tables of which ranks have rows.
+
+    Else they do so after an epoch or more.
+    """
+    tables = [v for v in model.variables if isinstance(v, DividedTable)]
+    readers = [
+        type(one).__name__
+        for one in callbacks
+        if isinstance(one, keras.callbacks.SwapEMAWeights)
+        or getattr(one, "restore_best_weights", False)
+        or getattr(one, "histogram_freq", 0)
+    ]
+    if tables and readers:
+        raise ValueError(
+            "With shard_embeddings, no rank has all weights for a callback to read. "
+            f"Received: {readers[0]}, which reads them, and {tables[0].path} in parts. "
+            "Leave out histogram_freq or the callback; to keep the best weights, use "
+            "tfdist.callbacks.ModelCheckpoint(path, save_best_only=True), and load its "
+            "file on every rank."
         )
 
 
