@@ -93,6 +93,7 @@ def test_other_numbers_of_processes_go_on_to_the_same_weights(tmp_path):
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_signals_stop_all_ranks_after_a_saved_step(undisturbed, tmp_path):
     right = undisturbed(2)
     folder = tmp_path / "stopped"

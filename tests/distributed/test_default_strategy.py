@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from launcher import COMMAND, printed_by, run
 
+SLOW = pytest.mark.slow
+
 FOLDER = Path(__file__).with_name("unedited")
-# In `make test`: a model of several parts, and one with a step of its own.
-QUICK = {"outputs.py", "own_step.py"}
+# In `make test`: a model with a step of its own.
+QUICK = {"own_step.py"}
 SCRIPTS = [
-    pytest.param(
-        path, id=path.stem, marks=() if path.name in QUICK else pytest.mark.slow
-    )
+    pytest.param(path, id=path.stem, marks=() if path.name in QUICK else SLOW)
     for path in sorted(FOLDER.glob("*.py"))
 ]
 RUN = ("run", "--collective", "tensorflow", "--strategy")
@@ -51,7 +51,7 @@ def test_the_scripts_are_ten():
     assert len(SCRIPTS) == 10
 
 
-@pytest.mark.slow
+@SLOW
 @pytest.mark.parametrize(
     "roles", [("parameter_server", "--workers", "2", "--ps", "1"), ("auto", "-np", "2")]
 )
@@ -62,7 +62,7 @@ def test_a_script_under_other_strategies(write, roles):
     assert "replicas" in said
 
 
-@pytest.mark.slow
+@SLOW
 def test_a_module(write):
     script = write(MODEL)
     words = ("all_reduce", "-np", 2, "-m", script.stem)
@@ -86,9 +86,12 @@ def alone():
     [
         "tf.Variable(1.0)",
         "tf.data.Dataset.range(4).map(lambda x: x + 1)",
-        "tf.distribute.get_strategy()",
-        "tf.function(lambda x: x + 1).get_concrete_function(tf.TensorSpec([None]))",
-        "type('Own', (keras.Model,), {})()",
+        pytest.param("tf.distribute.get_strategy()", marks=SLOW),
+        pytest.param(
+            "tf.function(lambda x: x + 1).get_concrete_function(tf.TensorSpec([None]))",
+            marks=SLOW,
+        ),
+        pytest.param("type('Own', (keras.Model,), {})()", marks=SLOW),
     ],
 )
 def test_the_strategy_is_there_before_what_comes_first(write, alone, first):
@@ -171,29 +174,34 @@ def test_a_loop_without_the_strategy_is_refused(write, strategy, loop, message):
             "MirroredStrategy in the script, beside --strategy all_reduce. Drop one of "
             "them: leave out --strategy to keep the script's, or in the script use",
         ),
-        (
+        pytest.param(
             "import tfdist\ntfdist.strategies.AllReduceStrategy()",
             "AllReduceStrategy in the script, beside --strategy all_reduce. Drop one",
+            marks=SLOW,
         ),
-        (
+        pytest.param(
             f"{PARALLEL}ModelParallel(layout_map=keras.distribution.LayoutMap("
             "keras.distribution.DeviceMesh((1,), ['model'], ['cpu:0']))))",
             "Received: keras.distribution.ModelParallel, which divides it, and which",
+            marks=SLOW,
         ),
-        (
+        pytest.param(
             f"{PARALLEL}DataParallel(devices=['cpu:0', 'cpu:1']))",
             "DataParallel must be on all devices of the strategy. Received: ['cpu:0', "
             "'cpu:1'], and 1 replicas. Leave out its devices.",
+            marks=SLOW,
         ),
-        (
+        pytest.param(
             "keras.distribution.initialize(num_processes=3)",
             "must agree with the job: rank 0 of 1. Received: job_addresses=None, "
             "num_processes=3, process_id=None. Leave its arguments out; the launcher",
+            marks=SLOW,
         ),
-        (
+        pytest.param(
             "",
             "A program under --strategy all_reduce must use TensorFlow. Received: one "
             "that has ended without an operation of TensorFlow, on each process by",
+            marks=SLOW,
         ),
     ],
 )
@@ -204,6 +212,7 @@ def test_mistakes_are_told(write, alone, mistake, message):
     assert message in ended.stderr
 
 
+@SLOW
 def test_the_distribution_of_keras_means_the_strategy(write):
     distributed = "keras.distribution.initialize(num_processes=2)\n"
     distributed += f"{PARALLEL}DataParallel())\n"

@@ -364,6 +364,7 @@ def train_what_costs_too_much():
             model.fit(x, y, batch_size=8, verbose=0)
 
 
+@pytest.mark.slow
 def test_what_costs_too_much_is_left_out_with_a_line():
     logs = cluster(train_what_costs_too_much).logs
 
