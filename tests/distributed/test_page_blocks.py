@@ -35,7 +35,7 @@ COMPILED = {
         "needs Ray or Spark: tests/distributed/test_launch_engines.py runs the same",
     ),
     "docs/with_others.md:python:3": "needs W&B: tests/distributed/test_trackers.py "
-    "runs the same",
+    "runs it",
     "docs/with_others.md:python:4": "downloads weights: tests/distributed/"
     "test_equality_loaders.py runs small ones",
     "docs/with_others.md:python:5": "needs Keras Tuner: tests/distributed/"

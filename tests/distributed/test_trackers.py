@@ -6,6 +6,7 @@ import sqlite3
 
 import pytest
 from launcher import TFDIST, printed_by
+from page_blocks import blocks_of
 
 pytestmark = [pytest.mark.new_processes, pytest.mark.slow]
 
@@ -24,7 +25,9 @@ with strategy.scope():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
 x = np.arange(20.0).reshape(10, 2) / 10
-history = model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=0{given})
+y = x[:, :1]
+{fit}
+history = model.history
 if tfdist.is_chief():
     print(json.dumps(history.history["loss"]))
 {after}
@@ -34,7 +37,8 @@ if tfdist.is_chief():
 def losses_of_job(folder, *options, **parts):
     """Run a program on two ranks in a folder; return the losses of its epochs."""
     script = folder / "train.py"
-    empty = dict.fromkeys(("before", "between", "given", "after"), "")
+    empty = dict.fromkeys(("before", "between", "after"), "")
+    empty["fit"] = "model.fit(x, y, batch_size=4, epochs=2, verbose=0)"
     script.write_text(FIT.format(**empty | parts))
     env = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
     out = printed_by(*TFDIST, "-np", "2", *options, script, cwd=folder, env=env)
@@ -52,17 +56,16 @@ def losses_of_job(folder, *options, **parts):
 )
 def test_wandb_has_one_run_of_the_whole_job(place, options, tmp_path):
     pytest.importorskip("wandb", reason="wandb, of tfdist[others], is not installed")
-    init = "import wandb\nwandb.init(project='mine')\n"
-    imports = "from wandb.integration.keras import WandbMetricsLogger\n"
-    parts = {place: imports + init}
-    given = ", callbacks=[WandbMetricsLogger()]"
+    [page] = [b.text for b in blocks_of("docs/with_others.md") if "wandb" in b.text]
+    start, fit = page.split("model.fit")
     # The chief's logs are in a file that only W&B reads, and in the summary.
     after = (
         "mine = wandb.run.summary['epoch/loss'] if tfdist.is_chief() else None\n"
         "assert mine in (None, history.history['loss'][-1])\n"
     )
 
-    losses_of_job(tmp_path, *options, given=given, after=after, **parts)
+    parts = {place: start, "fit": f"model.fit{fit}"}
+    losses_of_job(tmp_path, *options, after=after, **parts)
 
     assert len([*tmp_path.glob("wandb/offline-run-*")]) == 1
 

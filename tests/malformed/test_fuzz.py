@@ -75,6 +75,13 @@ VARIABLES = {
         "HOSTNAME": ("a-1", "node-7"),
         "TFDIST_PORT": ("2222", "tcp://10.0.0.1"),
     },
+    "trainjob": {
+        "PET_NODE_RANK": ("1", *RANKS),
+        "PET_NNODES": ("2", *SIZES, "1:4"),
+        "PET_NPROC_PER_NODE": ("1", "auto", "4"),
+        "PET_MASTER_ADDR": ("train-node-0-0.train", "10.0.0.1", "-0."),
+        "TFDIST_PORT": ("2222", "tcp://10.0.0.1"),
+    },
     "vertex": {"CLUSTER_SPEC": SPECS},
     "tony": {
         "CLUSTER_SPEC": ('{"worker": ["a:1", "b:1"]}', "{", "[]", *SPECS),

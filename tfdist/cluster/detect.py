@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tfdist.cluster.model import Cluster, Membership, Place
-from tfdist.cluster.resolvers.kubernetes import KUBERNETES, VOLCANO
+from tfdist.cluster.resolvers.kubernetes import KUBERNETES, TRAINJOB, VOLCANO
 from tfdist.cluster.resolvers.launchers import (
     GUARDS,
     HOROVOD,
@@ -34,7 +34,10 @@ SomeResolver = TypeVar("SomeResolver", bound=Resolver)
 # The first resolver that recognises the environment wins. `tfdist run` also sets
 # TF_CONFIG, so its resolver comes first. Variables that a user sets for one program
 # come before variables that services and schedulers set for all programs.
-RESOLVERS = (TFDIST, TF_CONFIG, KUBERNETES, VOLCANO, VERTEX, TONY, SAGEMAKER, SLURM)
+RESOLVERS = (
+    *(TFDIST, TF_CONFIG, KUBERNETES, VOLCANO, TRAINJOB),
+    *(VERTEX, TONY, SAGEMAKER, SLURM),
+)
 # The same for launchers that give no addresses, and last for those without a size.
 RANK_RESOLVERS = (*LAUNCHERS, SLURM_REMNANTS, *GUARDS)
 _ALL: tuple[Resolver, ...] = (*RESOLVERS, *RANK_RESOLVERS)

@@ -27,12 +27,12 @@ _VARIABLES = {
     "the rank of this process": "TFDIST_RANK",
     "how many processes train": "TFDIST_SIZE",
     "the pods, and the names of their hosts": "TFDIST_JOB_NAME TFDIST_SERVICE "
-    "TFDIST_WORKERS",
-    "which pod this is": "JOB_COMPLETION_INDEX HOSTNAME",
+    "TFDIST_WORKERS PET_NNODES PET_MASTER_ADDR",
+    "which pod this is": "JOB_COMPLETION_INDEX HOSTNAME PET_NODE_RANK",
     "the ports": "TFDIST_PORT TFDIST_PORT_BASE",
     "the hosts, in order": "SLURM_STEP_NODELIST SLURM_JOB_NODELIST SLURM_NODELIST "
     "SM_HOSTS",
-    "how many processes each host has": "SLURM_STEP_TASKS_PER_NODE",
+    "how many processes each host has": "SLURM_STEP_TASKS_PER_NODE PET_NPROC_PER_NODE",
     "on which host each rank is": "SLURM_DISTRIBUTION SLURM_DIST_PLANESIZE "
     "SLURM_HET_SIZE",
     "in which job, step and start it is, and the ports": "SLURM_JOB_ID SLURM_STEP_ID "

@@ -68,7 +68,8 @@ ON_SAGEMAKER = {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-2"}
 OF_VOLCANO = {"VC_WORKER_HOSTS": "a-1.a,algo-2.a", "HOSTNAME": "algo-2"}
 OF_TONY = {"CLUSTER_SPEC": '{"worker": ["a:1", "b:1"]}'}
 OF_TONY |= {"JOB_NAME": "worker", "TASK_INDEX": "1"}
-SERVICES = [IN_A_POD, ON_VERTEX, ON_SAGEMAKER, OF_VOLCANO, OF_TONY]
+OF_TRAINER = env_of("PET_NODE_RANK=1 PET_NNODES=2 PET_MASTER_ADDR=a-node-0-0.a")
+SERVICES = [IN_A_POD, ON_VERTEX, ON_SAGEMAKER, OF_VOLCANO, OF_TRAINER, OF_TONY]
 ALONE = {"TF_CONFIG": "{}"}
 ONE = {"TF_CONFIG": dumps(Cluster(workers=("127.0.0.1:1",)))}
 PS = {
@@ -246,6 +247,7 @@ CASES = {
     "tf_config": TF_CONFIG,
     "kubernetes": IN_A_POD,
     "volcano": OF_VOLCANO,
+    "trainjob": OF_TRAINER,
     "vertex": ON_VERTEX,
     "tony": OF_TONY,
     "sagemaker": ON_SAGEMAKER,

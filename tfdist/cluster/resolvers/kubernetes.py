@@ -1,4 +1,4 @@
-"""Clusters of the pods of an indexed Job, a StatefulSet or a Job of Volcano."""
+"""Clusters of the pods of a Job, a StatefulSet, Volcano or Kubeflow Trainer."""
 
 import json
 import os
@@ -19,6 +19,7 @@ _MOST_WORKERS = 10_000
 # The pods of each task of a Job of Volcano.
 _PODS = re.compile("VC_(.+)_HOSTS")
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_SERVICE = rf"{_LABEL}(?:\.{_LABEL})*"
 
 
 def allocated_pods(env: Mapping[str, str] | None = None) -> Cluster | None:
@@ -42,10 +43,7 @@ def _read_pods(env: Mapping[str, str]) -> Cluster:
             "Set TFDIST_WORKERS to the completions of the Job, or to the replicas "
             "of the StatefulSet."
         )
-    return Cluster(
-        workers=tuple(f"{job}-{pod}.{service}:{port}" for pod in range(size)),
-        task=Task("worker", index),
-    )
+    return _workers(job, service, size, port, index)
 
 
 def _volcano_pods(env: Mapping[str, str]) -> dict[str, list[str]]:
@@ -77,23 +75,69 @@ def _read_volcano(env: Mapping[str, str]) -> Cluster:
     return tf_config.loads(text, name=", ".join(lists))
 
 
+def _is_of_trainer(env: Mapping[str, str]) -> bool:
+    """Return whether Kubeflow Trainer has started this pod, and others."""
+    rank, size = env.get("PET_NODE_RANK"), env.get("PET_NNODES") or "1"
+    return bool(rank) and (rank, size) != ("0", "1")
+
+
+def _read_trainer(env: Mapping[str, str]) -> Cluster:
+    """Read the cluster from the variables for `torchrun`, which was not started."""
+    # Pod i is the worker `<job>-<i>.<service>:<port>`, and pod 0 is the master.
+    master = re.fullmatch(
+        rf"({_LABEL})-0\.({_SERVICE})", env.get("PET_MASTER_ADDR", "")
+    )
+    size = parse_digits(env.get("PET_NNODES", "")) or 0
+    rank = parse_digits(env["PET_NODE_RANK"])
+    each = env.get("PET_NPROC_PER_NODE", "1")
+    _check(
+        env,
+        "Give the TrainJob a number as numNodes and 1 as numProcPerNode, write it with "
+        "`tfdist config build --to trainjob`, or unset PET_NODE_RANK to train alone.",
+        PET_NNODES=(0 < size <= _MOST_WORKERS, f"a number from 1 to {_MOST_WORKERS}"),
+        PET_NODE_RANK=(
+            rank in range(size),
+            "the index of this pod, from 0 to PET_NNODES - 1",
+        ),
+        PET_NPROC_PER_NODE=(each == "1", "1 where torchrun does not start the program"),
+        PET_MASTER_ADDR=(master, "the name of pod 0, as in train-node-0-0.train"),
+    )
+    assert master is not None
+    job, service = master.groups()
+    return _workers(job, service, size, _port(env), rank or 0)
+
+
+def _workers(job: str, service: str, size: int, port: int, index: int) -> Cluster:
+    """Return the cluster of pods that are numbered by their names."""
+    return Cluster(
+        workers=tuple(f"{job}-{pod}.{service}:{port}" for pod in range(size)),
+        task=Task("worker", index),
+    )
+
+
+def _check(env: Mapping[str, str], remedy: str, **rules: tuple[object, str]) -> None:
+    """Raise for the first variable that is not valid: whether it is, and its rule."""
+    for name, (is_valid, rule) in rules.items():
+        if not is_valid:
+            raise ValueError(
+                f"{name} must be {rule}. Received: {received(env, name)}. {remedy}"
+            )
+
+
 def _pod_template(env: Mapping[str, str]) -> tuple[str, str, int, int]:
     """Return the name of the job, the service, the number of pods and the port."""
     job, service = env.get("TFDIST_JOB_NAME", ""), env.get("TFDIST_SERVICE", "")
     size = parse_digits(env.get("TFDIST_WORKERS", "")) or 0
     is_job = re.fullmatch(_LABEL, job)
-    is_service = re.fullmatch(rf"{_LABEL}(?:\.{_LABEL})*", service)
+    is_service = re.fullmatch(_SERVICE, service)
     is_size = 1 <= size <= _MOST_WORKERS
-    for name, is_valid, meaning in (
-        ("TFDIST_JOB_NAME", is_job, "the name of the Job or the StatefulSet"),
-        ("TFDIST_SERVICE", is_service, "the name of the headless service of the pods"),
-        ("TFDIST_WORKERS", is_size, f"the number of pods, from 1 to {_MOST_WORKERS}"),
-    ):
-        if not is_valid:
-            raise ValueError(
-                f"{name} must be {meaning}. Received: {received(env, name)}. "
-                "Set it in the pod template, as in the example of docs/clusters.md."
-            )
+    _check(
+        env,
+        "Set it in the pod template, as in the example of docs/clusters.md.",
+        TFDIST_JOB_NAME=(is_job, "the name of the Job or the StatefulSet"),
+        TFDIST_SERVICE=(is_service, "the name of the headless service of the pods"),
+        TFDIST_WORKERS=(is_size, f"the number of pods, from 1 to {_MOST_WORKERS}"),
+    )
     return job, service, size, _port(env)
 
 
@@ -148,4 +192,8 @@ VOLCANO = ClusterResolver(
     lambda env: any(pods != [""] for pods in _volcano_pods(env).values()),
     _read_volcano,
     of_container=True,
+)
+# https://github.com/kubeflow/trainer/blob/master/pkg/runtime/framework/plugins/torch
+TRAINJOB = ClusterResolver(
+    "trainjob", "Kubeflow Trainer", _is_of_trainer, _read_trainer, of_container=True
 )

@@ -45,7 +45,7 @@ class RankResolver:
     denials: tuple[str, ...] = ()
     # Rank 0 may be a script that starts the ranks, if one of these is set.
     of_scripts: tuple[str, ...] = ()
-    # Rank 0 may be the only process, unless there are several hosts.
+    # Rank 0 may be the only process.
     may_be_alone: bool = False
     # Its number of hosts, if the local size may be missing.
     hosts: str = ""
@@ -61,8 +61,8 @@ class RankResolver:
         is_signed = not self.signs or any(map(env.get, self.signs))
         is_denied = any(map(env.get, self.denials))
         if env.get(self.variables[0], "0") == "0":
-            is_alone = self.may_be_alone and (self._count_hosts(env) or 1) == 1
-            is_denied = is_denied or is_alone or any(map(env.get, self.of_scripts))
+            is_script = self.may_be_alone or any(map(env.get, self.of_scripts))
+            is_denied = is_denied or is_script
         return is_ranked and is_signed and not is_denied
 
     def resolve(self, env: Mapping[str, str]) -> Place:
@@ -208,15 +208,6 @@ GUARDS = (
         ("PBS_VNODENUM", "", "", ""),
         may_be_alone=True,
         remedy="Start the program with `mpirun`, or once with `tfdist run`",
-    ),
-    RankResolver(
-        "kubeflow",
-        "Kubeflow Trainer",
-        ("PET_NODE_RANK", "", "", ""),
-        may_be_alone=True,
-        hosts="PET_NNODES",
-        remedy="Start the program in the pods with `torchrun`, or take a runtime for "
-        "MPI",
     ),
 )
 

@@ -146,11 +146,6 @@ def test_a_rank_without_a_size_is_refused(guard):
         detect_membership(env)
 
 
-def test_the_first_of_several_pods_of_kubeflow_is_refused():
-    with pytest.raises(ValueError, match="^PET_NODE_RANK gives the rank"):
-        detect_membership({"PET_NODE_RANK": "0", "PET_NNODES": "2"})
-
-
 @pytest.mark.parametrize(
     "others", [{"SLURM_PROCID": "0"}, {"OMPI_MCA_ess": "singleton"}, {"PMIX_RANK": ""}]
 )

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tfdist.cluster.model import Cluster, Task
-from tfdist.cluster.resolvers.kubernetes import KUBERNETES, VOLCANO
+from tfdist.cluster.resolvers.kubernetes import KUBERNETES, TRAINJOB, VOLCANO
 from tfdist.cluster.resolvers.services import SAGEMAKER, TONY, VERTEX
 
 
@@ -190,6 +190,25 @@ def test_the_pods_of_volcano():
     assert not VOLCANO.recognises(OF_VOLCANO | MPIRUN)
 
 
+# The second of two pods of a TrainJob that starts `python train.py`.
+OF_TRAINER = env_of("""
+PET_NODE_RANK=1 PET_NNODES=2 PET_NPROC_PER_NODE=1 PET_MASTER_PORT=29400
+PET_MASTER_ADDR=digits-0-node-0-0.digits-0 JOB_COMPLETION_INDEX=1
+""")
+
+
+def test_the_pods_of_a_trainjob():
+    assert TRAINJOB.recognises(OF_TRAINER)
+    assert TRAINJOB.resolve(OF_TRAINER) == Cluster(
+        workers=("digits-0-node-0-0.digits-0:2222", "digits-0-node-0-1.digits-0:2222"),
+        task=Task("worker", 1),
+    )
+    assert TRAINJOB.recognises(OF_TRAINER | {"PET_NODE_RANK": "0"})
+    alone = {"PET_NODE_RANK": "0", "PET_NNODES": "1", "PET_NPROC_PER_NODE": "4"}
+    assert not TRAINJOB.recognises(OF_TRAINER | alone)
+    assert not TRAINJOB.recognises(OF_TRAINER | MPIRUN)
+
+
 NO_INDEX = "No variable gives the index of this pod. Received: no JOB_COMPLETION_INDEX"
 OTHERS = {"SM_IS_HETERO": "true", "SM_INSTANCE_GROUPS": '["data", "train"]'}
 # The variables, None for none, and the beginning of the error, with gaps.
@@ -293,6 +312,17 @@ MISTAKES = [
     (TONY, OF_TONY | {"TASK_INDEX": None}, "TASK_INDEX must be ... no TASK_INDEX"),
     (TONY, OF_TONY | {"CLUSTER_SPEC": "{"}, "CLUSTER_SPEC is not valid JSON"),
     (TONY, OF_TONY | {"JOB_NAME": "tensorboard"}, "CLUSTER_SPEC task"),
+    *(
+        (TRAINJOB, OF_TRAINER | {name: value}, f"{name} must be ... {received}")
+        for name, value, received in (
+            ("PET_NNODES", None, "no PET_NNODES"),
+            ("PET_NNODES", "1:4", "PET_NNODES='1:4'"),
+            ("PET_NODE_RANK", "2", "PET_NODE_RANK='2'"),
+            ("PET_NPROC_PER_NODE", "auto", "PET_NPROC_PER_NODE='auto'"),
+            ("PET_MASTER_ADDR", None, "no PET_MASTER_ADDR"),
+            ("PET_MASTER_ADDR", "10.0.0.1", "PET_MASTER_ADDR='10.0.0.1'"),
+        )
+    ),
     (VOLCANO, OF_VOLCANO | {"HOSTNAME": "a-7"}, "No variable of Volcano ... 'a-7'"),
     (VOLCANO, OF_VOLCANO | {"TFDIST_PORT": "tcp://1"}, "TFDIST_PORT must be a port"),
     (
