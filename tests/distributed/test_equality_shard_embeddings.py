@@ -250,14 +250,18 @@ ROWS = {
 }
 # Another row of `make test` has the subject of each, or most of it.
 VARIANTS = (
+    "Adam",
     "momentum",
+    "clipnorm",
     "clipvalue, decay",
     "shard_optimizer, averages",
     "run_eagerly",
     "steps_per_execution",
     "jit_compile",
+    "frozen",
     "given weights",
     "loss scaling",
+    "continued from a file",
 )
 
 
@@ -279,7 +283,7 @@ def test_divided_tables_end_as_on_one_process(cells, column, row):
 
 
 @pytest.mark.parametrize("column", [COLUMNS[0]])
-@pytest.mark.parametrize("row", ["Adam", "several tables"])
+@pytest.mark.parametrize("row", ["several tables"])
 def test_each_rank_keeps_its_rows_of_large_tables(cells, column, row):
     for ended in cells.by_rank(row, column):
         divided, *small = ended["by_rank"]
