@@ -18,7 +18,7 @@ import tfdist
 from tfdist.benchmarks.figures import medians, ratio
 from tfdist.benchmarks.processes import check_at_least
 from tfdist.callbacks import Throughput
-from tfdist.devices.configuration import wait_for_gpus
+from tfdist.devices import wait_for_gpus
 from tfdist_cli.table import format_table
 
 POLICIES = ("float32", "mixed_float16")

@@ -18,7 +18,8 @@ from tfdist.benchmarks.figures import spread
 from tfdist.benchmarks.processes import Group, check_at_least, run_program
 from tfdist.cluster import detect
 from tfdist.cluster.address import split_address
-from tfdist.launching import Job, plan_here
+from tfdist.launching.job import Job
+from tfdist.launching.plan import plan_here
 
 BATCH_SIZE = 64
 # List every TCP connection of this host with its counters, one per line.

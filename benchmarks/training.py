@@ -30,7 +30,7 @@ def block_timer(turn, steps):
     """Return `StepTimer` as a callback of Keras 3, which waits for GPUs."""
     import keras
 
-    from tfdist.devices.configuration import wait_for_gpus
+    from tfdist.devices import wait_for_gpus
 
     class BlockTimer(StepTimer, keras.callbacks.Callback):
         def wait_for_gpus(self):

@@ -11,12 +11,8 @@ from tfdist.cluster.detect import Explanation, explain, tf_config_here
 from tfdist.cluster.validation import ERROR
 from tfdist.cluster.variables import meaning
 from tfdist_cli import config_build
-from tfdist_cli.config_text import (
-    read_file,
-    say,
-)
-from tfdist_cli.options import Commands, Parser, add_command, add_options
-from tfdist_cli.table import format_table
+from tfdist_cli.options import Commands, Parser, add_command, add_options, read_file
+from tfdist_cli.table import format_table, say
 
 _DESCRIPTION = """\
 Check, show and build TF_CONFIG, the variable that tells each process of a job who the

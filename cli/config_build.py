@@ -17,13 +17,13 @@ from tfdist_cli.config_build_job import (
     clusters_of,
     counts_of,
 )
-from tfdist_cli.config_text import say
 from tfdist_cli.options import (
     Commands,
     add_command,
     add_host_options,
     add_options,
 )
+from tfdist_cli.table import say
 
 _DESCRIPTION = """\
 Write TF_CONFIG for a process of a job, or for all of them, or the file that starts the
@@ -141,7 +141,7 @@ def _tf_config(args: argparse.Namespace) -> tuple[list[Cluster], str]:
 def _job_file(args: argparse.Namespace) -> tuple[list[Cluster], str]:
     """Return the cluster, unless only its size is given, and the file of the job."""
     # Imported late: the most frequent use, TF_CONFIG, does not need it.
-    from tfdist.cluster.templates import JOB_FILES, Nodes, Program, format_job_file
+    from tfdist.cluster.job_files import JOB_FILES, Nodes, Program, format_job_file
 
     used = JOB_FILES[args.to]
     _check_unused(args, *sorted({"task", "index"}.union(*JOB_FILES.values()) - {*used}))

@@ -24,9 +24,8 @@ from tfdist.horovod_build.installed import (
 from tfdist.launching.machine import available_cores
 from tfdist.launching.mpi import check_installed
 from tfdist_cli.config import facts_of, source_of, text_of
-from tfdist_cli.config_text import say
 from tfdist_cli.options import Commands, add_command, add_options
-from tfdist_cli.table import format_table
+from tfdist_cli.table import format_table, say
 
 _DESCRIPTION = """\
 Print the facts that a bug report needs: versions, the system, what can join the ranks

@@ -7,12 +7,12 @@ import itertools
 import json
 import os
 import shlex
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from tfdist.cluster.hosts import HostSlots, parse_hostfile, parse_hosts
-from tfdist_cli.config_text import read_file
 
 # The value of --json without a file.
 TO_STDOUT = Path("-")
@@ -29,6 +29,8 @@ _OTHER_NAMES = {
 }
 # About 30 years, which all clocks and locks take.
 _MOST_SECONDS = 1e9
+# Far above any of these files; a device may have no end.
+_LONGEST = 2**24
 
 
 class Parser(argparse.ArgumentParser):
@@ -137,7 +139,7 @@ def without_dashes(words: list[str]) -> list[str]:
 def python_program(args: argparse.Namespace, what: str) -> tuple[str, ...]:
     """Return the script or module with its arguments; refuse other programs."""
     # Imported late: most commands start no program.
-    from tfdist.launching import resolve_command
+    from tfdist.launching.job import resolve_command
 
     words = without_dashes(args.command)
     if words and not args.m and not words[0].endswith((".py", ".ipynb")):
@@ -214,3 +216,24 @@ def hosts_given(args: argparse.Namespace) -> tuple[HostSlots, ...] | None:
         return None
     text = read_file(args.hostfile, option="--hostfile", holds="hosts")
     return parse_hostfile(text, place=f"--hostfile {args.hostfile}")
+
+
+def read_file(
+    file: str, *, option: str = "FILE", holds: str = "the value of TF_CONFIG"
+) -> str:
+    """Read a file, or the standard input for `-`."""
+    if file == "-":
+        return sys.stdin.buffer.read().decode(errors="surrogateescape")
+    try:
+        with Path(file).open(encoding="utf-8", errors="surrogateescape") as source:
+            text = source.read(_LONGEST + 1)
+        if len(text) > _LONGEST:
+            raise ValueError(f"more than {_LONGEST:,} characters")
+        return text
+    # A null byte in the name raises ValueError.
+    except (OSError, ValueError) as error:
+        raise OSError(
+            f"{option} must be a file that can be read. Received: {file} "
+            f"({getattr(error, 'strerror', None) or error}). "
+            f"Give the name of one that holds {holds}, or - for the standard input."
+        ) from None

@@ -6,23 +6,20 @@ from functools import partial
 from pathlib import Path
 
 from tfdist.cluster.launcher import START_TIMEOUT_VARIABLE
-from tfdist.launching import (
+from tfdist.launching.horovod import TUNING_OPTIONS, tuning_variables
+from tfdist.launching.hosts import Hosts
+from tfdist.launching.isolation import isolate_network
+from tfdist.launching.job import (
     DEFAULT_RESTARTS,
     LEVEL_VARIABLE,
     STRATEGIES,
-    TUNING_OPTIONS,
-    Hosts,
     Job,
     Limits,
-    Restarts,
-    check_job,
-    isolate_network,
     resolve_command,
-    run_job,
-    tuning_variables,
     with_strategy,
 )
-from tfdist_cli.config_text import say
+from tfdist.launching.restarts import Restarts
+from tfdist.launching.runner import check_job, run_job
 from tfdist_cli.options import (
     Commands,
     add_command,
@@ -40,6 +37,7 @@ from tfdist_cli.run_report import (
     print_lines,
     restart_lines,
 )
+from tfdist_cli.table import say
 
 _ISOLATED = "# in a shell of: unshare -cn sh -c 'ip link set lo up; exec sh'"
 

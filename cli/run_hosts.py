@@ -6,17 +6,11 @@ from collections.abc import Sequence
 
 from tfdist.cluster.hosts import HostSlots, allocated_hosts, batch_hosts
 from tfdist.cluster.resolvers.kubernetes import allocated_pods
-from tfdist.launching import (
-    Hosts,
-    Job,
-    Pods,
-    ProcessSpec,
-    plan_here,
-    plan_in_pod,
-    plan_unconnected,
-    shell_lines,
-    with_engine,
-)
+from tfdist.launching.hosts import Hosts, Pods, plan_in_pod, plan_unconnected
+from tfdist.launching.job import Job, ProcessSpec
+from tfdist.launching.mpi import with_engine
+from tfdist.launching.plan import plan_here
+from tfdist.launching.runner import shell_lines
 from tfdist_cli.options import Parser, add_host_options, add_options, hosts_given
 from tfdist_cli.run_report import print_lines
 

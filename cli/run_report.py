@@ -6,14 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tfdist.cluster.launcher import METRICS_FILE_VARIABLE, METRICS_JSON_VARIABLE
-from tfdist.launching import (
-    Attempt,
-    Output,
-    Restarts,
-    RunResult,
-    has_terminal,
-    print_line,
-)
+from tfdist.launching.console import has_terminal, print_line
+from tfdist.launching.output import Output
+from tfdist.launching.restarts import Attempt, Restarts
+from tfdist.launching.result import RunResult
 from tfdist_cli.options import Parser, add_options, check_json
 
 # Longest excerpt of a line that is repeated after a failure, in characters.

@@ -1,5 +1,7 @@
-"""Tables in plain text."""
+"""Tables and other lines in plain text."""
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 
 
@@ -30,3 +32,14 @@ def _line(cells: Sequence[str], widths: Sequence[int], on_right: Sequence[bool])
         for cell, width, right in zip(cells, widths, on_right, strict=True)
     ]
     return f"| {' | '.join(padded)} |"
+
+
+def say(text: str) -> None:
+    """Print a text; escape characters that standard output cannot encode."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        print(text.encode(encoding, errors="backslashreplace").decode(encoding))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has left, as `| head` does; Python would report it again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -22,7 +22,7 @@ FILE_LIMIT, FUNCTION_LIMIT, FOLDER_LIMIT = 300, 40, 20
 ENVIRONMENT = (
     "tfdist/cluster/",
     "tfdist/launching/",
-    "tfdist/testing/",
+    "tfdist/testing.py",
     # TensorFlow reads two variables while it connects to servers, as its own strategy
     # sets them.
     "tfdist/compat/parameter_server.py",

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import tfdist
 from tfdist.cluster import detect
-from tfdist.launching import Job, Output, plan_here
-from tfdist.launching import run as launch
 from tfdist.launching.function.child import load_function, reference_to
+from tfdist.launching.job import Job
+from tfdist.launching.output import Output
+from tfdist.launching.plan import plan_here
+from tfdist.launching.runner import run as launch
 
 # Each of these processes would take all cores, and wait for the others.
 ENVIRONMENT = {

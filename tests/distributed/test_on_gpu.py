@@ -177,7 +177,7 @@ def devices_of_rank():
     import tensorflow as tf
 
     import tfdist
-    from tfdist.devices.cards import cards
+    from tfdist.devices import cards
 
     strategy = tfdist.strategies.AllReduceStrategy()
     with strategy.scope():

@@ -14,7 +14,10 @@ SECONDS = 120
 LAUNCH = """
 import json, sys
 from tfdist.cluster import Cluster, Task
-from tfdist.launching import Job, Pods, Restarts, run_job
+from tfdist.launching.hosts import Pods
+from tfdist.launching.job import Job
+from tfdist.launching.restarts import Restarts
+from tfdist.launching.runner import run_job
 from tfdist_cli.run_report import end_lines, print_lines
 
 pod, addresses, command = json.loads(sys.argv[1])

@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from tfdist.benchmarks.turns import Turn, TurnKeeper
-from tfdist.launching import Job, Output, ProcessSpec, RunResult, plan_here, run
+from tfdist.launching.job import Job, ProcessSpec
 from tfdist.launching.machine import available_cores
 from tfdist.launching.mpi import joined_by_mpi
+from tfdist.launching.output import Output
+from tfdist.launching.plan import plan_here
+from tfdist.launching.result import RunResult
+from tfdist.launching.runner import run
 
 _COULD_NOT_MEASURE = 2
 # Several processes share a GPU, of which the first would otherwise take all memory.

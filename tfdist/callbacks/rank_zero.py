@@ -7,7 +7,7 @@ import keras
 
 from tfdist.callbacks.ranks import collective_of, is_chief_of, is_on_its_own
 from tfdist.compat.keras.callbacks import Wraps
-from tfdist.compat.keras.learning_rates import learning_rate_variables, optimizers_of
+from tfdist.compat.keras.learning_rates import learning_rate_variables
 from tfdist.compat.keras.saving import chief_alone
 
 # Hooks in which ranks without a strategy exchange decisions, except in the first, in
@@ -120,22 +120,16 @@ class RankZero(keras.callbacks.Callback, Wraps):  # type: ignore[misc]
         """Return what a callback may decide: to stop, and the learning rates."""
         return [
             bool(self.model.stop_training),
-            [float(v.numpy()) for v in self._variables()],
+            [float(v.numpy()) for v in learning_rate_variables(self.model)],
         ]
 
     def _decide(self, decisions: list[Any]) -> None:
         """Apply decisions."""
         self.model.stop_training, rates = decisions
-        for variable, rate in zip(self._variables(), rates, strict=True):
+        for variable, rate in zip(
+            learning_rate_variables(self.model), rates, strict=True
+        ):
             variable.assign(rate)
-
-    def _variables(self) -> list[Any]:
-        """Return the learning rate variables."""
-        return [
-            variable
-            for optimizer in optimizers_of(self.model)
-            for variable in learning_rate_variables(optimizer)
-        ]
 
 
 def _check(callback: Any) -> None:

@@ -25,7 +25,7 @@ from tfdist.cluster.launcher import Launcher
 from tfdist.compat.keras.losses_and_metrics import mean_loss_of
 from tfdist.compat.keras.saving import write_atomically
 from tfdist.compat.user_warnings import warn_user
-from tfdist.devices.configuration import wait_for_gpus
+from tfdist.devices import wait_for_gpus
 from tfdist.mixed_precision import loss_scale
 from tfdist.recorder.step_times import StepTimes, mean_waiting
 from tfdist.scaling.laws import efficiency

@@ -80,7 +80,6 @@ class Collective(ABC):
         Returns:
             The sums that this rank needs; in place of others, tensors of their shapes.
         """
-        del root_ranks
         return self.all_reduce(tensors, "sum", name=name)
 
     def share(
@@ -183,7 +182,6 @@ class Collective(ABC):
             A context. An error that a failed peer caused is replaced by one that
             names the peer.
         """
-        del what
         return nullcontext()
 
 
@@ -289,6 +287,15 @@ def to_tensor(value: Any) -> Any:
     """Convert a value to a tensor; `tf.IndexedSlices` stay as they are."""
     is_slices = isinstance(value, tf.IndexedSlices)
     return value if is_slices else tf.convert_to_tensor(value)
+
+
+def join_slices(parts: Sequence[Any]) -> Any:
+    """Concatenate `tf.IndexedSlices` of one tensor."""
+    return tf.IndexedSlices(
+        tf.concat([part.values for part in parts], 0),
+        tf.concat([part.indices for part in parts], 0),
+        parts[0].dense_shape,
+    )
 
 
 def map_values(function: Callable[[Any], Any], tensor: Any) -> Any:

@@ -371,7 +371,6 @@ def _in_place(combine: Any, dtype: Any) -> Callable[[Any, Any, Any], None]:
     """Return a function by which MPI combines one buffer with another."""
 
     def run(received: Any, result: Any, kind: Any) -> None:
-        del kind
         total = np.frombuffer(result, dtype)
         with np.errstate(all="ignore"):
             combine(total, np.frombuffer(received, dtype), out=total)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.collectives.base import Collective
+from tfdist.collectives.base import Collective, join_slices
 from tfdist.collectives.ops import FlatOps
 from tfdist.collectives.tensorflow import FlatCollective
 from tfdist.compat.mirrored import is_in_loop, may_meet
@@ -190,11 +190,7 @@ def _is_for_ops(tensors: Sequence[Any], reduction: str) -> bool:
 def _reduce_here(values: Sequence[Any], reduction: str) -> Any:
     """Combine the values of the replicas of this process; "mean" gives the sum."""
     if isinstance(values[0], tf.IndexedSlices):
-        return tf.IndexedSlices(
-            tf.concat([each.values for each in values], 0),
-            tf.concat([each.indices for each in values], 0),
-            values[0].dense_shape,
-        )
+        return join_slices(values)
     stacked = tf.stack([tf.convert_to_tensor(each) for each in values])
     combine = {"min": tf.reduce_min, "max": tf.reduce_max}.get(reduction, tf.reduce_sum)
     return combine(stacked, 0)

@@ -20,8 +20,7 @@ from tfdist.collectives.wire_format import (
     unpack,
 )
 from tfdist.compat import tensorflow as compat
-from tfdist.devices import pin
-from tfdist.devices.cards import cards
+from tfdist.devices import cards, pin
 from tfdist.liveness.lifeline import monitor
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS, call_roll
 

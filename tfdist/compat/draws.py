@@ -140,7 +140,6 @@ def _unchanged(given: _Arguments) -> Any:
 
 def _no_state(given: _Arguments) -> Any:
     """Return a state of a generator."""
-    del given
     return tf.zeros([3], tf.int64)
 
 

@@ -31,7 +31,6 @@ class LoneCollective(TypedCollective):
 
     def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:
         """Return the value as that of all ranks; see `Collective.exchange`."""
-        del name, joint
         return [value] * self.size
 
     def barrier(self, name: str = "barrier") -> None:
@@ -40,25 +39,21 @@ class LoneCollective(TypedCollective):
     @contextmanager
     def call(self, what: str) -> Iterator[None]:
         """Do nothing; see `Collective.call`."""
-        del what
         yield
 
     def reduce(
         self, tensors: Sequence[Any], root_ranks: Sequence[int], *, name: str
     ) -> list[Any]:
         """Return the tensors; see `Collective.reduce`."""
-        del root_ranks
         return self._send("reduce", name, list(tensors))
 
     def share(
         self, tensors: Sequence[Any], root_ranks: Sequence[int], *, name: str
     ) -> list[Any]:
         """Return the tensors; see `Collective.share`."""
-        del root_ranks
         return self._send("share", name, list(map(tf.convert_to_tensor, tensors)))
 
     def _reduce(self, tensors: list[Any], reduction: str, name: str) -> list[Any]:
-        del reduction
         return self._send("all_reduce", name, tensors)
 
     def _gather(self, tensor: Any, name: str) -> Any:
@@ -66,7 +61,6 @@ class LoneCollective(TypedCollective):
         return tf.tile(sent, [self.size] + [1] * (tensor.shape.rank - 1))
 
     def _broadcast(self, tensors: list[Any], root_rank: int, name: str) -> list[Any]:
-        del root_rank
         return self._send("broadcast", name, tensors)
 
     def _send(self, kind: str, name: str, tensors: list[Any]) -> list[Any]:
@@ -98,5 +92,4 @@ class LoneFusingCollective(LoneCollective, FusingCollective):
         factors: tuple[float, float] = (1.0, 1.0),
     ) -> list[Any]:
         """Return the tensors; see `FusingCollective.all_reduce_as`."""
-        del op, factors
         return self._send("all_reduce", name, list(tensors))

@@ -9,8 +9,9 @@ from tfdist.benchmarks import BenchmarkError, run_allreduce
 from tfdist.benchmarks.processes import Group, check_at_least, start
 from tfdist.estimate.costs import Link
 from tfdist.estimate.prediction import Calibration, Measured, Message, Profile
-from tfdist.launching import Job, ProcessSpec, plan_here
+from tfdist.launching.job import Job, ProcessSpec
 from tfdist.launching.machine import available_cores
+from tfdist.launching.plan import plan_here
 
 _METER = "tfdist.estimate.meter"
 _REPEATS = 15

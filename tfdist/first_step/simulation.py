@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.collectives import Collective
+from tfdist.collectives.base import to_tensor
 from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.compat.undo import Assignments, random_states, set_random_states
 from tfdist.gradients import GradientReducer
@@ -127,16 +128,16 @@ class _SimulatedCollective(Collective):
     def all_reduce(
         self, tensors: Sequence[Any], reduction: str = "sum", *, name: str
     ) -> list[Any]:
-        by_rank = self._ranks.meet(f"all_reduce {name}", [*map(_tensor, tensors)])
+        by_rank = self._ranks.meet(f"all_reduce {name}", [*map(to_tensor, tensors)])
         return [_combined(values, reduction) for values in zip(*by_rank, strict=True)]
 
     def all_gather(self, tensor: Any, *, name: str) -> Any:
-        return tf.concat(self._ranks.meet(f"all_gather {name}", _tensor(tensor)), 0)
+        return tf.concat(self._ranks.meet(f"all_gather {name}", to_tensor(tensor)), 0)
 
     def broadcast(
         self, tensors: Sequence[Any], root_rank: int = 0, *, name: str
     ) -> list[Any]:
-        by_rank = self._ranks.meet(f"broadcast {name}", [*map(_tensor, tensors)])
+        by_rank = self._ranks.meet(f"broadcast {name}", [*map(to_tensor, tensors)])
         return list(by_rank[root_rank])
 
     def exchange(self, name: str, value: Any, *, joint: bool = True) -> list[Any]:
@@ -147,12 +148,6 @@ class _SimulatedCollective(Collective):
 
     def call(self, what: str) -> AbstractContextManager[None]:
         return nullcontext()
-
-
-def _tensor(value: Any) -> Any:
-    """Convert a value to a tensor, unless it is sparse."""
-    is_sparse = isinstance(value, tf.IndexedSlices)
-    return value if is_sparse else tf.convert_to_tensor(value)
 
 
 def _combined(values: Sequence[Any], reduction: str) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.collectives.base import Collective, map_values
+from tfdist.collectives.base import Collective, join_slices, map_values
 from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.compat.sparse_updates import add_slices
 from tfdist.gradients.buckets import (
@@ -24,7 +24,6 @@ from tfdist.gradients.sparse import (
     agree,
     are_sums,
     convert,
-    join_parts,
     kind_of,
     split_by_origin,
     told_kind,
@@ -124,7 +123,6 @@ class GradientReducer:
 
     def state(self, variables: Sequence[Any]) -> list[Any]:
         """Return the Keras variables that the next call needs; none here."""
-        del variables
         return []
 
     def _reduce(self, plan: GradientPlan, parts: list[Part], name: str) -> list[Part]:
@@ -175,7 +173,7 @@ class GradientReducer:
         for number, part in enumerate(split_by_origin(gradient)):
             total = self._sum_sparse(part, f"{name}/{number}")
             sums.append(add_slices(total) if are_sums(part) else total)
-        return join_parts(sums)
+        return join_slices(sums)
 
     def _sum(self, tensors: list[Any], name: str) -> list[Any]:
         """Sum tensors in one message."""

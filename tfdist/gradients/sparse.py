@@ -90,15 +90,6 @@ def are_sums(gradient: Any) -> bool:
     return _origin_of(gradient.indices) == _SUMS
 
 
-def join_parts(parts: Sequence[Any]) -> Any:
-    """Concatenate sparse gradients."""
-    return tf.IndexedSlices(
-        tf.concat([part.values for part in parts], 0),
-        tf.concat([part.indices for part in parts], 0),
-        parts[0].dense_shape,
-    )
-
-
 def parts_of(indices: Any) -> list[Any]:
     """Return what indices in a graph were concatenated from."""
     if not tf.is_symbolic_tensor(indices) or indices.op.type != "ConcatV2":

@@ -49,7 +49,6 @@ class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):  # type: ign
 
     def non_slot_devices(self, var_list: Any) -> tuple[str, ...]:
         """Return the device of optimizer variables that belong to no weight."""
-        del var_list
         return (self._device,)
 
     def value_container(self, value: Any) -> Any:
@@ -83,7 +82,6 @@ class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):  # type: ign
     def _reduce_to(
         self, reduce_op: Any, value: Any, destinations: Any, options: Any
     ) -> Any:
-        del destinations, options
         reduction = reduce_op.name.lower()
         name = name_in_graph(f"reduce/{reduction}")
         return self.collective.all_reduce([value], reduction, name=name)[0]
@@ -91,11 +89,9 @@ class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):  # type: ign
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: Any, options: Any
     ) -> Any:
-        del destinations, options
         return self._gather_over_processes(tf.convert_to_tensor(value), axis)
 
     def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
-        del destinations
         return tensor
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
@@ -130,7 +126,6 @@ class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):  # type: ign
     def _update_non_slot(
         self, colocate_with: Any, fn: Any, args: Any, kwargs: Any, group: bool
     ) -> Any:
-        del colocate_with
         with tf.device(self._device), UpdateContext(self._device):
             result = fn(*args, **kwargs)
         return result if group else tf.nest.map_structure(self._local_results, result)
@@ -149,5 +144,4 @@ class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):  # type: ign
         return (value,)
 
     def _get_local_replica_id(self, replica_id_in_sync_group: Any) -> int:
-        del replica_id_in_sync_group
         return 0

@@ -12,7 +12,7 @@ from tfdist.cluster.detect import LateTFConfig
 from tfdist.collectives import Collective
 from tfdist.collectives.base import check_root_rank
 from tfdist.compat.keras.compile_checks import caveats, check_stateless
-from tfdist.compat.keras.learning_rates import learning_rate_variables, optimizers_of
+from tfdist.compat.keras.learning_rates import learning_rate_variables
 from tfdist.compat.user_warnings import warn_user
 from tfdist.training.metrics import MetricsOfRanks
 from tfdist.training.state import NotedState, average_state, start_equal
@@ -179,19 +179,15 @@ class Decisions:
         changed = [rates for _, rates in by_rank if rates != self._rates]
         if changed:
             self._rates = changed[0]
-            for variable, rate in zip(self._variables(), self._rates, strict=True):
+            for variable, rate in zip(
+                learning_rate_variables(self._model), self._rates, strict=True
+            ):
                 variable.assign(rate)
 
     def _own_rates(self) -> list[float]:
         """Return this rank's assignable learning rates."""
-        return [float(variable.numpy()) for variable in self._variables()]
-
-    def _variables(self) -> list[Any]:
-        """Return the variables that hold learning rates."""
         return [
-            variable
-            for optimizer in optimizers_of(self._model)
-            for variable in learning_rate_variables(optimizer)
+            float(variable.numpy()) for variable in learning_rate_variables(self._model)
         ]
 
 

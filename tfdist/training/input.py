@@ -1,13 +1,15 @@
 """Input pipelines that give each rank its rows of every global batch."""
 
 import random
+import statistics
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
+from tfdist.cluster.launcher import Launcher
 from tfdist.collectives import Collective
 from tfdist.compat.keras.input import (
     Given,
@@ -38,13 +40,34 @@ from tfdist.data.sharding import (
     rows_of,
     share,
 )
-from tfdist.training.unequal_data import check_sizes, other_rows
 
 # For `liveness.stacks`: what runs in this file reads input.
 READS_INPUT = True
 _POLICY = tf.data.experimental.AutoShardPolicy
 # The attribute of a distributed dataset that returns this rank's part of it.
 _OWN_PART = "_tfdist_own_part"
+# What ranks have that read other rows, and its remedy.
+_REMEDIES = {
+    Given.ARRAYS: (
+        "arrays with other rows, or in another order, on each rank",
+        "Draw, shuffle and split them alike on every rank: "
+        "train_test_split(..., random_state=1), numpy.random.default_rng(1), or "
+        "keras.utils.set_random_seed(1) before all of it.",
+    ),
+    Given.DATASET: (
+        "a dataset that is shuffled, filtered or sharded in another way on each rank",
+        "Make it after the strategy, which lets shuffles and random operations of a "
+        "map draw alike, or give them seeds (dataset.shuffle(..., seed=1)); seed what "
+        "Python code in it draws from, as by numpy.random.default_rng(1).",
+    ),
+    Given.BATCHES: (
+        "a PyDataset, generator or loader with other rows, or in another order, on "
+        "each rank",
+        "Seed what it draws from alike on every rank: numpy.random.default_rng(1) in "
+        "it, or keras.utils.set_random_seed(1) at the start of the program. Do not "
+        "shard it by tfdist.rank().",
+    ),
+}
 
 
 class Feed:
@@ -98,7 +121,7 @@ class Feed:
         given = [size_of(adapter), state, global_seed(), draw]
         by_rank = self._collective.exchange("the data", given)
         sizes, states, seeds, draws = zip(*by_rank, strict=True)
-        check_sizes(sizes)
+        _check_sizes(sizes)
         # States that the user has seeded are equal, and stay as they are.
         if shuffles_batches(adapter) and len(set(states)) > 1:
             agree_on_batches(states[0])
@@ -113,7 +136,7 @@ class Feed:
             "first batches", fingerprint, joint=False
         )
         if len(set(fingerprints)) > 1:
-            self.error = other_rows(given, fingerprints)
+            self.error = _other_rows(given, fingerprints)
             raise self.error
 
 
@@ -327,3 +350,32 @@ def kept_part(distributed: Any) -> Any:
     """Return the part that `with_own_part` has attached, or None."""
     own = getattr(distributed, _OWN_PART, None)
     return None if own is None else own()
+
+
+def _check_sizes(sizes: Sequence[str]) -> None:
+    """Raise `RuntimeError` unless all ranks have as much data, by `size_of`."""
+    other = next((r for r, size in enumerate(sizes) if size != sizes[0]), None)
+    if other is not None:
+        raise RuntimeError(
+            f"The ranks do not have the same data. Received: {sizes[0]} on rank 0, "
+            f"{sizes[other]} on rank {other}. Give every rank the whole data, "
+            "which the strategy shards, in the same calls of fit, evaluate and "
+            "predict; or shard it yourself and pass it through "
+            "strategy.distribute_datasets_from_function."
+        )
+
+
+def _other_rows(given: Given, fingerprints: Sequence[int]) -> RuntimeError:
+    """Return the error of ranks whose first batches have other fingerprints."""
+    # Of three or more ranks, most are taken to be right.
+    usual = statistics.mode(fingerprints)
+    others = [r for r, its in enumerate(fingerprints) if its != usual]
+    if len(others) == 1 and len(fingerprints) > 2:
+        Launcher().note_culprit(others[0])
+    received, remedy = _REMEDIES[given]
+    return RuntimeError(
+        "The ranks do not see the same data: the first batch of rank "
+        f"{others[0]} is not that of rank {fingerprints.index(usual)}. "
+        f"Received: {received}. {remedy} Or shard the data yourself, and pass "
+        "it through strategy.distribute_datasets_from_function."
+    )

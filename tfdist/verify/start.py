@@ -10,9 +10,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfdist.launching import Job, Output, ProcessSpec, RunResult, plan_here, run
 from tfdist.launching.horovod import check_installed
-from tfdist.launching.job import RESERVED_VARIABLES
+from tfdist.launching.job import RESERVED_VARIABLES, Job, ProcessSpec
+from tfdist.launching.output import Output
+from tfdist.launching.plan import plan_here
+from tfdist.launching.result import RunResult
+from tfdist.launching.runner import run
 
 if TYPE_CHECKING:
     from tfdist.verify.recording import Recording

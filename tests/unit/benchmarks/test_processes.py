@@ -18,7 +18,7 @@ from tfdist.benchmarks.processes import (
 )
 from tfdist.benchmarks.turns import TurnKeeper
 from tfdist.cluster import tf_config
-from tfdist.launching import Exit, RunResult
+from tfdist.launching.result import Exit, RunResult
 
 GROUPS = [
     Group("one", "a.module", {"batch_size": 4}),

@@ -86,7 +86,7 @@ def test_validation_changes_neither_examples_nor_time(clock):
 def test_the_rate_counts_the_time_in_which_a_gpu_ends_its_steps(
     options, monkeypatch, clock
 ):
-    where = "tfdist.devices.configuration.logical"
+    where = "tfdist.devices.logical"
     monkeypatch.setattr(where, lambda kind: ["GPU:0"])
 
     def sync_devices():

@@ -11,7 +11,7 @@ import yaml
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.address import split_address
 from tfdist.cluster.detect import SOURCES
-from tfdist.cluster.templates import JOB_FILES, Nodes, Program, format_job_file
+from tfdist.cluster.job_files import JOB_FILES, Nodes, Program, format_job_file
 from tfdist.cluster.tf_config import FORMATS, dumps, loads
 from tfdist_cli.main import main
 

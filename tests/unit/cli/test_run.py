@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from tfdist.cluster.hosts import HostSlots
-from tfdist.launching import Attempt, Exit, Hosts, Limits, Output, Restarts, RunResult
+from tfdist.launching.hosts import Hosts
+from tfdist.launching.job import Limits
+from tfdist.launching.output import Output
+from tfdist.launching.restarts import Attempt, Restarts
+from tfdist.launching.result import Exit, RunResult
 from tfdist_cli import run as run_module
 from tfdist_cli.main import main
 from tfdist_cli.run_report import end_lines, print_lines, restart_lines

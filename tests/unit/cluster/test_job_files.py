@@ -13,9 +13,9 @@ import yaml
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.address import split_address
 from tfdist.cluster.hosts import number_ports, parse_hostfile, parse_hosts
+from tfdist.cluster.job_files import JOB_FILES, Nodes, Program, format_job_file
 from tfdist.cluster.resolvers.kubernetes import KUBERNETES
 from tfdist.cluster.resolvers.slurm import SLURM
-from tfdist.cluster.templates import JOB_FILES, Nodes, Program, format_job_file
 from tfdist.cluster.tf_config import loads
 
 PROGRAM = Program("mine", "python train.py --epochs 3", "registry/train:1")

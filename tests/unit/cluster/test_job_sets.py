@@ -9,7 +9,7 @@ import yaml
 
 from tfdist.cluster import Cluster
 from tfdist.cluster.detect import explain
-from tfdist.cluster.templates import Program, format_job_file
+from tfdist.cluster.job_files import Program, format_job_file
 
 CRDS = Path(__file__).with_name("crds")
 THREE = Cluster(workers=("a:7000", "b:7000", "c:7000"))

@@ -6,9 +6,17 @@ import sys
 import pytest
 import tensorflow as tf
 
-from tfdist.devices import grow_memory, limit_memory, logical, physical, pin, split
-from tfdist.devices.cards import cards, pci_address
-from tfdist.devices.configuration import find
+from tfdist.devices import (
+    cards,
+    find,
+    grow_memory,
+    limit_memory,
+    logical,
+    pci_address,
+    physical,
+    pin,
+    split,
+)
 
 
 def device(kind, number):

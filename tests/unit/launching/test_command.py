@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tfdist.launching import STRATEGIES, resolve_command, with_strategy
+from tfdist.launching.job import STRATEGIES, resolve_command, with_strategy
 from tfdist.strategies.registry import STRATEGIES as CREATED
 
 

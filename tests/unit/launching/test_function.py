@@ -10,10 +10,10 @@ import threading
 import pytest
 
 import tfdist
-from tfdist.launching import Exit, RunResult
 from tfdist.launching.function.call import RankEnd
 from tfdist.launching.function.child import result_file
 from tfdist.launching.function.worker import Rendezvous, by_host
+from tfdist.launching.result import Exit, RunResult
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from tfdist.launching.mpi.gate import Gate, is_own
+from tfdist.launching.mpi_gate import Gate, is_own
 
 SECONDS = 20
 NOBODY = 65534

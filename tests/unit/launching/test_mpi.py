@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from tfdist.launching import mpi, mpi_placeholder
 from tfdist.launching.job import Job
-from tfdist.launching.mpi import choose, mpirun, placeholder, with_engine
+from tfdist.launching.mpi import choose, with_engine
 
 ALIKE = Job(("/bin/prog",), size=2)
 SLURM = {"SLURM_JOB_ID": "7"}
@@ -58,10 +59,10 @@ def test_tensorflow_is_asked_for_gpus_where_the_engine_depends_on_it(
     cores, has_device, found, engine, asked, monkeypatch
 ):
     environs = []
-    monkeypatch.setattr(mpirun, "_is_bundled", lambda: True)
-    monkeypatch.setattr(mpirun, "available_cores", lambda: tuple(range(cores)))
-    monkeypatch.setattr(mpirun, "may_use_gpu", lambda environ: has_device)
-    monkeypatch.setattr(mpirun, "count_gpus", lambda env: environs.append(env) or found)
+    monkeypatch.setattr(mpi, "_is_bundled", lambda: True)
+    monkeypatch.setattr(mpi, "available_cores", lambda: tuple(range(cores)))
+    monkeypatch.setattr(mpi, "may_use_gpu", lambda environ: has_device)
+    monkeypatch.setattr(mpi, "count_gpus", lambda env: environs.append(env) or found)
 
     assert with_engine(replace(ALIKE, env={"A": "b"})).collective == engine
     assert [environ["A"] for environ in environs] == ["b"] * asked
@@ -69,13 +70,18 @@ def test_tensorflow_is_asked_for_gpus_where_the_engine_depends_on_it(
 
 def test_a_line_that_mpirun_has_mixed_with_another_is_ignored():
     """A placeholder repeats it."""
-    command = [sys.executable, "-I", "-S", placeholder.__file__]
+    command = [sys.executable, "-I", "-S", mpi_placeholder.__file__]
     env = {"PMIX_RANK": "3", "OMPI_ARGV": "x" * 5000, "HOME": "/"}
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as one:
         line, again = one.stdout.readline(), one.stdout.readline()
         one.kill()
 
-    assert placeholder.unpack(line.rstrip("\n")) == {"PMIX_RANK": "3"}
+    assert mpi_placeholder.unpack(line.rstrip("\n")) == {"PMIX_RANK": "3"}
     assert line == again
-    for damaged in (line[:-9] + line, line[:40], f"{placeholder.MARK}AAAA", "other"):
-        assert placeholder.unpack(damaged.rstrip("\n")) == {}
+    for damaged in (
+        line[:-9] + line,
+        line[:40],
+        f"{mpi_placeholder.MARK}AAAA",
+        "other",
+    ):
+        assert mpi_placeholder.unpack(damaged.rstrip("\n")) == {}

@@ -14,12 +14,13 @@ import pytest
 
 from tfdist.cluster import Cluster
 from tfdist.cluster.hosts import HostSlots
-from tfdist.launching import ProcessSpec, machine, plan_here, run
+from tfdist.launching import machine
 from tfdist.launching.hosts import Hosts, Pods
-from tfdist.launching.job import Job, Limits
+from tfdist.launching.job import Job, Limits, ProcessSpec
 from tfdist.launching.output import Output
+from tfdist.launching.plan import plan_here
 from tfdist.launching.restarts import Restarts
-from tfdist.launching.runner import run_job, secret_of
+from tfdist.launching.runner import run, run_job, secret_of
 
 QUIET = Output(console=False)
 
@@ -107,7 +108,7 @@ def ends_of(attempts):
 def no_gpu(monkeypatch):
     """Let nothing on this machine keep the launcher from MPI."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr("tfdist.launching.mpi.mpirun.available_cores", lambda: (0, 1))
+    monkeypatch.setattr("tfdist.launching.mpi.available_cores", lambda: (0, 1))
 
 
 def test_ranks_are_joined_by_mpi_or_as_the_job_says(tmp_path, no_gpu):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.launching import Exit, RunResult
+from tfdist.launching.result import Exit, RunResult
 from tfdist.verify import Orders, VerifyError, start, verify
 
 ORDERS = Orders(("train.py",), size=2, steps=2)

@@ -134,7 +134,6 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restore what other callbacks read; they have all begun."""
-        del logs
         self._position.reader.check_can_begin(within_epochs=self.save_freq != "epoch")
         # Steps of this epoch, all steps, and those until the last state.
         self._step = self._made = self._saved = 0
@@ -146,7 +145,6 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Restore the rest in the first epoch."""
-        del logs
         self._epoch = epoch
         if self._first_epoch is None:
             self._first_epoch = epoch
@@ -164,7 +162,6 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Count the steps, and save the state if due."""
-        del batch
         done = self._position.reader.steps
         self._made += done - self._step
         self._step = done
@@ -187,7 +184,6 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Wait until the last state is on disk, or remove all states."""
-        del logs
         if self._state is not None:
             self._restore_counts(self._state)
         # A failed write does not matter if all states are removed.

@@ -102,10 +102,12 @@ def variables_of(model: Any) -> list[Any]:
     return list({id(variable): variable for variable in variables}.values())
 
 
-def learning_rate_variables(optimizer: Any) -> list[Any]:
-    """Return the learning rates that are variables, not schedules."""
+def learning_rate_variables(model: Any) -> list[Any]:
+    """Return the learning rates of a model that are variables, not schedules."""
     rates = [
-        getattr(leaf, "_learning_rate", None) for leaf in leaf_optimizers(optimizer)
+        getattr(leaf, "_learning_rate", None)
+        for optimizer in optimizers_of(model)
+        for leaf in leaf_optimizers(optimizer)
     ]
     return [rate for rate in rates if isinstance(rate, keras.Variable)]
 

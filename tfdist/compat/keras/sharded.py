@@ -163,7 +163,6 @@ class ShardedValue:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         """Convert to an array."""
-        del copy
         return np.asarray(self.numpy(), dtype)
 
 

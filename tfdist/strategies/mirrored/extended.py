@@ -14,7 +14,7 @@ from tfdist.collectives.tensorflow import choose_transport
 from tfdist.compat import mirrored as compat
 from tfdist.compat.patching import holding
 from tfdist.compat.tensorflow import UpdateContext
-from tfdist.devices.cards import cards
+from tfdist.devices import cards
 from tfdist.gradients import GradientReducer
 from tfdist.strategies.base import CollectiveExtended
 from tfdist.strategies.mirrored.hooks import MirroredKerasHooks, SimulatedReplicaContext
@@ -101,7 +101,6 @@ class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):  # 
         self, run: Callable[..., Any], fn: Callable[..., Any], args: Sequence[Any]
     ) -> Any:
         """Run a Keras step; its hooks enter the replicas themselves."""
-        del run
         return super().step(lambda fn, args: fn(*args), fn, args)
 
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:

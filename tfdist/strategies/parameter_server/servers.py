@@ -13,8 +13,7 @@ from tfdist.cluster.address import split_address
 from tfdist.cluster.launcher import start_timeout
 from tfdist.cluster.model import Cluster
 from tfdist.compat.parameter_server import config_of_gpus
-from tfdist.devices import pin
-from tfdist.devices.configuration import hide_gpus
+from tfdist.devices import hide_gpus, pin
 from tfdist.liveness.watchdog import SILENCE_SECONDS, start_watchdog
 from tfdist.rendezvous.presence import (
     check_own_port,

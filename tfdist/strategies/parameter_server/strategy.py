@@ -11,7 +11,7 @@ from tfdist.cluster.ownership import take_rank
 from tfdist.compat import tensorflow as compat
 from tfdist.compat.keras import install
 from tfdist.compat.parameter_server import connect, silence_errors
-from tfdist.devices.configuration import hide_gpus
+from tfdist.devices import hide_gpus
 from tfdist.rendezvous.presence import check_own_port, wait_for_servers
 from tfdist.strategies.connecting import cluster_of
 from tfdist.strategies.parameter_server.dispatcher import Heartbeat

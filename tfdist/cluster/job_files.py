@@ -291,7 +291,7 @@ def _line(text: str, value: object) -> str:
 
 def _fill(template: str, **values: object) -> str:
     """Fill in a template."""
-    text = (files("tfdist.cluster.templates") / template).read_text()
+    text = (files("tfdist.cluster") / "templates" / template).read_text()
     return Template(text).substitute(values)
 
 

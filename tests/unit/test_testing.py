@@ -5,8 +5,9 @@ Values, logs and failures of real processes: tests/distributed/test_testing_clus
 
 import pytest
 
-from tfdist.launching import Exit, RunResult
-from tfdist.testing import cluster, processes
+from tfdist import testing
+from tfdist.launching.result import Exit, RunResult
+from tfdist.testing import cluster
 
 
 def train():
@@ -24,7 +25,7 @@ def started(monkeypatch):
             (output.directory / f"rank.{rank}.log").write_bytes(b"log\xff\n")
         return RunResult((Exit(0, 0, 1.0), Exit(1, 3, 1.0)), "failed", failed_rank=1)
 
-    monkeypatch.setattr(processes, "run", run)
+    monkeypatch.setattr(testing, "run", run)
     return started
 
 

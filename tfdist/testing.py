@@ -1,4 +1,4 @@
-"""A function or script run in real processes inside a test, and its results."""
+"""Real clusters of processes inside a test, and their results."""
 
 import os
 import pickle
@@ -9,8 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfdist.launching import Job, Output, RunResult, plan_here, resolve_command, run
 from tfdist.launching.function import child
+from tfdist.launching.job import Job, resolve_command
+from tfdist.launching.output import Output
+from tfdist.launching.plan import plan_here
+from tfdist.launching.result import RunResult
+from tfdist.launching.runner import run
+
+__all__ = ["ClusterError", "ClusterResult", "RankError", "cluster"]
 
 _TAIL_LINES = 40
 

@@ -20,13 +20,13 @@ from itertools import groupby
 from typing import IO
 
 from tfdist.cluster.this_host import count_gpus, may_use_gpu
+from tfdist.launching import mpi_placeholder
 from tfdist.launching.console import print_line
 from tfdist.launching.events import ENDING_SIGNALS
 from tfdist.launching.isolation import enter_network
 from tfdist.launching.job import Job, ProcessSpec
 from tfdist.launching.machine import available_cores, held_folder, remove_left
-from tfdist.launching.mpi import placeholder
-from tfdist.launching.mpi.gate import Gate, keep_to_loopback
+from tfdist.launching.mpi_gate import Gate, keep_to_loopback
 from tfdist.launching.result import how_it_ended
 
 _FOREIGN = ("OMPI_", "PMI_", "PMIX_", "PRTE_", "SLURM")
@@ -148,7 +148,7 @@ def _started(
     count: int, folder: str, signals: socket.socket | None
 ) -> "Iterator[tuple[subprocess.Popen[bytes], dict[int, dict[str, str]]]]":
     """Run `mpirun` in a network of its own, with placeholders; yield its variables."""
-    command = _command([[sys.executable, "-I", "-S", placeholder.__file__]] * count)
+    command = _command([[sys.executable, "-I", "-S", mpi_placeholder.__file__]] * count)
     # The system may forbid such a network, or a file of Open MPI ask for another one.
     for has_network in (True, False):
         with contextlib.ExitStack() as stack:
@@ -230,7 +230,7 @@ def _reports(
         data = os.read(sources[0], 1 << 16) if ready else b""
         *lines, text = (text + data).split(b"\n")
         for line in lines:
-            variables = placeholder.unpack(line.decode(errors="replace"))
+            variables = mpi_placeholder.unpack(line.decode(errors="replace"))
             if "PMIX_RANK" in variables:
                 found[int(variables["PMIX_RANK"])] = variables
         if not data:
