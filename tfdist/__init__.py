@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tfdist import data as data
     from tfdist import devices as devices
     from tfdist import horovod as horovod
+    from tfdist import layers as layers
     from tfdist import learning_rate as learning_rate
     from tfdist import mixed_precision as mixed_precision
     from tfdist import optimizers as optimizers
@@ -42,6 +43,7 @@ _PUBLIC_NAMES = {
     "horovod": "tfdist.horovod",
     "is_chief": "tfdist.cluster.facts",
     "launch": "tfdist.launching.function.launch_function",
+    "layers": "tfdist.layers",
     "learning_rate": "tfdist.learning_rate",
     "local_rank": "tfdist.cluster.facts",
     "local_size": "tfdist.cluster.facts",

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 NAMES = """
 tfdist: __version__ callbacks cluster data devices horovod is_chief launch
-    learning_rate local_rank local_size mixed_precision optimizers rank ray size
-    strategies testing
+    layers learning_rate local_rank local_size mixed_precision optimizers rank ray
+    size strategies testing
 tfdist.callbacks: BackupAndRestore BroadcastVariables LearningRateScale
     LearningRateSchedule LearningRateWarmup MetricAverage ModelCheckpoint
     PrintLearningRate RankZero Sentinel Throughput Verdict
@@ -35,6 +35,7 @@ tfdist.horovod: Adasum Average Compression DistributedGradientTape
     mpi_threads_supported nccl_built process_set_included_op rank rank_op
     reducescatter remove_process_set rocm_built shutdown size size_op start_timeline
     stop_timeline
+tfdist.layers: DynamicEmbedding
 tfdist.learning_rate: exponential_multiplier scale scale_factor warmup_multiplier
 tfdist.mixed_precision: LossScaleOptimizer loss_scale set_policy
 tfdist.optimizers: Lars LazyAdam LazySGD

@@ -26,6 +26,7 @@ PRELUDES = {
 # Blocks that are compiled and not run here, and why.
 COMPILED = {
     "README.md:python:0": "trains for long, below",
+    "docs/embeddings.md:python:1": "needs servers, and has them below",
     "docs/horovod.md:python:2": "an elastic job: tests/distributed/"
     "test_horovod_elastic.py runs the same",
     "docs/parameter_servers.md:python:0": "needs servers, and has them below",
@@ -237,13 +238,17 @@ def test_the_divided_table_trains_on_two_processes(tmp_path):
     assert [v.shape for v in model.variables if len(v.shape) == 2][0] == (1000000, 32)
 
 
-def test_the_start_with_parameter_servers(tmp_path):
-    text = blocks_of("docs/parameter_servers.md", "python")[0].text
+@pytest.mark.parametrize(
+    ("page", "number", "expected"),
+    [("parameter_servers", 0, "ps 0: "), ("embeddings", 1, "2560")],
+)
+def test_a_program_with_parameter_servers(page, number, expected, tmp_path):
+    text = blocks_of(f"docs/{page}.md", "python")[number].text
     (tmp_path / "train.py").write_text(text)
 
     printed = printed_by(
         *(COMMAND, "run", "--workers", 2, "--ps", 1, "train.py"), cwd=tmp_path
     )
 
-    assert "ps 0: " in printed
+    assert expected in printed
     assert (tmp_path / "model.keras").exists()

@@ -33,8 +33,9 @@ ServerExtended = _strategy.ParameterServerStrategyV2Extended
 class PlacesVariables:
     """Base of strategy implementations that place each variable by its size."""
 
-    # The device that holds what is on its way to the servers.
+    # The device that holds what is on its way to the servers, and theirs.
     chief: str
+    servers: Sequence[str]
 
     def making(
         self, path: str, size_bytes: int, beside: Any = None
@@ -174,6 +175,23 @@ def as_read(variable: tf.Variable, value: tf.Tensor) -> tf.Tensor:
         forward_function=lambda tangent: [tangent],
     )
     return read
+
+
+def growing_variable(
+    value: tf.Tensor, shape: Sequence[int | None] | None, **options: Any
+) -> tf.Variable:
+    """Return a variable of a shape that is known in part, or not at all for None."""
+    # TensorFlow sends the shape with the handle, and takes an unknown one for that of a
+    # scalar; with one that is known in part, the receiver dies. So only traces know it.
+    # Deletable when a server can read `tf.shape` of a variable on another one.
+    variable = tf.Variable(value, shape=tf.TensorShape(None), **options)
+    known = variable.handle._handle_data
+    with tf.device(variable.device):
+        variable._handle = tf.raw_ops.Identity(input=variable.handle)
+    variable._shape = tf.TensorShape(shape)
+    known.shape_and_type[0].shape.CopyFrom(variable._shape.as_proto())
+    variable._handle._handle_data = known
+    return variable
 
 
 @contextmanager

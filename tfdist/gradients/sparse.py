@@ -75,6 +75,17 @@ def with_sums_dense(gradient: Any, *, is_summed: bool = False) -> Any:
     return tf.convert_to_tensor(gradient) if is_summed or are_sums else gradient
 
 
+def check_by_row(gradient: Any, path: str) -> None:
+    """Raise `ValueError` if slices of a batch cannot just be joined."""
+    origins = {_origin_of(part) for part in parts_of(gradient.indices)}
+    if origins != {_ROWS}:
+        raise ValueError(
+            "With consistency='sync' a DynamicEmbedding looks up ids of the rows of a "
+            f"batch, as they are. Received: constant ids, or each id once, for {path}. "
+            "Look up the ids of the batch, or use AllReduceStrategy with an Embedding."
+        )
+
+
 def split_by_origin(gradient: Any) -> list[Any]:
     """Return the parts of a mixed gradient, in order."""
     indices = parts_of(gradient.indices)

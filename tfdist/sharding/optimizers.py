@@ -57,6 +57,30 @@ def check_updates_by_row(optimizer: Any, table: Any) -> None:
         )
 
 
+def check_updates_dynamic(optimizer: Any, path: str) -> None:
+    """Raise `ValueError` if an optimizer also changes rows that have no gradient."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        check_updates_dynamic(optimizer.inner_optimizer, path)
+        return
+    kind = type(optimizer)
+    # Ftrl sets weights without a gradient to zero.
+    allowed = {*ELEMENTWISE} - {"Ftrl"}
+    if not hasattr(optimizer, "add_optimizer_variables"):
+        # Older versions of Keras create its variables without the weight.
+        allowed -= {"Adagrad"}
+    is_ours = kind.__module__ == "tfdist.optimizers" and kind.__name__ in _ROW_UPDATES
+    options = "weight_decay", "clipnorm", "use_ema", "gradient_accumulation_steps"
+    found = [name for name in options if getattr(optimizer, name)]
+    if found or not (is_ours or is_one_of(optimizer, *allowed)):
+        raise ValueError(
+            "A DynamicEmbedding needs an optimizer whose update of a row depends on "
+            f"that row alone. Received: {kind.__name__}"
+            f"{' with ' + ', '.join(found) if found else ''} for {path}. Use one of "
+            f"{', '.join(sorted({*allowed, *_ROW_UPDATES}))}, without "
+            f"{', '.join(options)}."
+        )
+
+
 def check_shardable(optimizer: Any, owners: Any) -> None:
     """Raise `ValueError` if an optimizer's variables cannot be kept by owners only."""
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):

@@ -61,6 +61,22 @@ def test_what_tensorflow_may_do_again_is_told_from_errors(error, expected):
 # Reading.
 
 
+def test_a_growing_variable_has_a_shape_in_traces_and_takes_any_number_of_rows():
+    variable = compat.growing_variable(tf.ones([2, 3]), [None, 3], trainable=True)
+    unknown = compat.growing_variable(tf.zeros([0]), None, trainable=False)
+    read = tf.function(lambda: (variable.read_value(), unknown.read_value()))
+
+    shapes = [each.shape for each in read.get_concrete_function().outputs]
+    variable.assign(tf.ones([5, 3]))
+
+    assert shapes[0].as_list() == [None, 3]
+    assert shapes[1].rank is None
+    assert read()[0].shape == (5, 3)
+    assert variable.trainable
+    with pytest.raises(ValueError, match="compatible"):
+        variable.assign(tf.ones([5, 4]))
+
+
 def test_a_late_value_is_what_it_is_set_to_wherever_the_function_is_called():
     late, kept = [], tf.constant(1.0)
 

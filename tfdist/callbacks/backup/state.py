@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.collectives import Collective
+from tfdist.compat.dynamic_tables import TableIds
 from tfdist.compat.keras.callbacks import (
     innermost,
     set_state_of_callback,
@@ -20,7 +21,7 @@ from tfdist.compat.keras.callbacks import (
 from tfdist.compat.keras.hooks import any_hooks_of_model
 from tfdist.compat.keras.learning_rates import variables_of
 from tfdist.compat.keras.positions import global_seed_state, set_global_seed_state
-from tfdist.compat.keras.sharded import goes_by_parts
+from tfdist.compat.keras.sharded import goes_by_parts, is_dynamic
 from tfdist.compat.owned_variables import owner_of
 from tfdist.experimental.virtual_ranks import arithmetic_of
 from tfdist.training.step import state_of_layers
@@ -71,6 +72,8 @@ class TrainingVariables:
         metrics = {id(variable): variable for variable in model.metrics_variables}
         self._metrics = [*metrics.values()] if with_metrics else []
         self._others = [v for v in variables_of(model) if id(v) not in metrics]
+        # First, because rows are assigned to the ids that there are.
+        self._others[:0] = [TableIds(v) for v in model.variables if is_dynamic(v)]
         hooks = any_hooks_of_model(model)
         # With virtual ranks all ranks hold all sums.
         self._has_parts = arithmetic_of(model) is None

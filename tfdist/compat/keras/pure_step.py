@@ -82,6 +82,17 @@ class PureScope(keras.StatelessScope):  # type: ignore[misc]
         with tf.control_dependencies([self._begun]):
             return variable._value.sparse_read(indices)
 
+    def look_up(self, variable: Any, ids: Any, *, is_training: bool) -> Any:
+        """Look up rows for ids that are not known before."""
+        if tf.compat.v1.get_default_graph() is not self._graph:
+            # The gradient of a branch ignores operations recorded on tapes within it.
+            raise ValueError(
+                "A DynamicEmbedding cannot be called in a branch or a loop of a graph. "
+                f"Received: a call for {variable.path} there. Call it outside."
+            )
+        with tf.control_dependencies([self._begun]):
+            return variable._value.look_up(ids, is_training=is_training)
+
     def is_assigned(self, variable: Any) -> bool:
         """Return whether the step has assigned a variable."""
         return id(variable) in self._assigned
@@ -145,6 +156,21 @@ def look_up_rows(original: Any, self: Any, inputs: Any) -> Any:
     else:
         rows = scope.gather(table, indices)
     return tf.cast(rows, self.compute_dtype)
+
+
+def look_up_dynamic(variable: Any, ids: tf.Tensor, *, is_training: bool) -> tf.Tensor:
+    """Look up rows for ids that are not known before, outside of a step, too."""
+    scope = current_scope()
+    if is_training and not variable._value.table.is_on_servers:
+        raise ValueError(
+            "A DynamicEmbedding is trained by ParameterServerStrategy alone, whose "
+            f"servers hold its rows. Received: a training step for {variable.path} "
+            "without it. Build the model in the scope of that strategy, or set "
+            "layer.trainable = False to train the rest of the model."
+        )
+    if scope is None:
+        return variable._value.look_up(ids, is_training=is_training)
+    return scope.look_up(variable, ids, is_training=is_training)
 
 
 def _is_on_servers(variable: Any) -> bool:

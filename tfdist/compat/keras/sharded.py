@@ -28,10 +28,13 @@ _CURRENT: ContextVar[int | None] = ContextVar("shard", default=None)
 class ShardedValue:
     """Stand-in for a `tf.Variable`: all of its shards, or one within `shard_scope`."""
 
+    # Whether rows are for ids that come with the gradients.
+    is_dynamic = False
+
     def __init__(self, shards: Sequence[tf.Variable]) -> None:
         self.shards = list(shards)
         first = self.shards[0]
-        self.sizes = [int(shard.shape[0]) for shard in self.shards]
+        self.sizes = [int(shard.shape[0] or 0) for shard in self.shards]
         self.dtype = first.dtype
         self.trainable = first.trainable
         self.name = first.name
@@ -52,6 +55,12 @@ class ShardedValue:
         """The shape of the whole variable, or of the current shard."""
         number = _CURRENT.get()
         return self._shape if number is None else self.shards[number].shape
+
+    @property
+    def current(self) -> tf.Variable | None:
+        """The shard that it stands for, if any."""
+        number = _CURRENT.get()
+        return None if number is None else self.shards[number]
 
     def read_value(self) -> tf.Tensor:
         """Return all rows."""
@@ -102,6 +111,10 @@ class ShardedValue:
             )
             for rows, indices, size in zip(values, local, self.sizes, strict=True)
         ]
+
+    def split_gradient(self, gradient: Any) -> list[Any]:
+        """Return the gradients of the shards."""
+        return self.split(gradient)
 
     def join(self, parts: Sequence[Any]) -> Any:
         """Return the inverse of `split`."""
@@ -230,7 +243,15 @@ def shards_of(variable: Any) -> list[Any]:
 def split_gradient(gradient: Any, variable: Any) -> list[Any]:
     """Return the gradients of the shards of a Keras variable."""
     value = getattr(variable, "_value", None)
-    return value.split(gradient) if isinstance(value, ShardedValue) else [gradient]
+    if not isinstance(value, ShardedValue):
+        return [gradient]
+    return value.split_gradient(gradient)
+
+
+def is_dynamic(variable: Any) -> bool:
+    """Return whether a Keras variable has rows for ids that are not known before."""
+    value = getattr(variable, "_value", None)
+    return bool(getattr(value, "is_dynamic", False))
 
 
 def goes_by_parts(variable: Any) -> bool:

@@ -12,6 +12,7 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 from tfdist.compat.keras.learning_rates import inner_optimizers
 from tfdist.compat.keras.sharded import (
     ShardedValue,
+    is_dynamic,
     shard_scope,
     shards_of,
     whole_of,
@@ -38,7 +39,8 @@ def apply_arguments(
     variables: list[Any] = []
     for variable, parts in gradients:
         shards = shards_of(variable)
-        if len(shards) > 1 and _takes_shards(optimizer, variable):
+        takes_shards = len(shards) > 1 and _takes_shards(optimizer, variable)
+        if takes_shards or is_dynamic(variable):
             variables += shards
             grads += [None] * len(shards) if parts is None else parts
             continue

@@ -12,11 +12,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.compat import dynamic_tables
 from tfdist.compat.keras.hooks import any_hooks_of, current_hooks
 from tfdist.compat.keras.sharded import (
     ShardedValue,
     assign_parts,
     goes_by_parts,
+    is_dynamic,
     read_parts,
 )
 from tfdist.compat.mirrored import assign_here, out_of_function, value_here
@@ -43,6 +45,10 @@ def assign_and_note(original: Any, self: Any, value: Any) -> Any:
     hooks = current_hooks()
     if hooks is not None:
         hooks.note_assigned(self, value)
+    if is_dynamic(self):
+        # Keras would compare the number of rows.
+        self._value.assign(np.asarray(value))
+        return value
     if isinstance(value, np.ndarray | h5py.Dataset) and not tf.inside_function():
         if tuple(value.shape) == tuple(self.shape) and goes_by_parts(self):
             assign_parts(self._value, value)
@@ -118,7 +124,8 @@ def _has_copies(variable: Any) -> bool:
 
 def initialize_where_it_fits(original: Any, self: Any, initializer: Any) -> None:
     """Initialize like Keras; parameter servers choose the place by size."""
-    if make_stand_in(self):
+    beside = _BESIDE.get()
+    if make_stand_in(self) or dynamic_tables.make(self, initializer, beside):
         return
     strategy = tf.distribute.get_strategy()
     extended = strategy.extended

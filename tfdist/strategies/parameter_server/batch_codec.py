@@ -10,6 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfdist.compat.parameter_server import growing_variable
+
 # For larger tensors the two copies would take longer than the message.
 LARGEST_BYTES = 2**20
 
@@ -217,8 +219,7 @@ class SlotLayout:
         for bundle in self._bundles:
             with tf.device(bundle.device):
                 first = tf.zeros([0], bundle.dtype)
-                shape = tf.TensorShape(None)
-                slot.append(tf.Variable(first, trainable=False, shape=shape))
+                slot.append(growing_variable(first, None, trainable=False))
         return slot
 
     def write(self, results: StepResults, slot: Sequence[tf.Tensor]) -> None:
@@ -246,7 +247,9 @@ class SlotLayout:
         for shape, is_sparse in zip(self._shapes, self._is_sparse, strict=True):
             gradient = next(values)
             if is_sparse:
-                dense_shape = tf.constant(shape.as_list(), tf.int64)
+                # The ids of a gradient may get other rows than there are now.
+                sizes = [size or 0 for size in shape.as_list()]
+                dense_shape = tf.constant(sizes, tf.int64)
                 gradient = tf.IndexedSlices(gradient, next(values), dense_shape)
             gradients.append(gradient)
         deltas = [next(values) for _ in range(self._deltas)]

@@ -30,7 +30,9 @@ class ParameterServerExtended(PlacesVariables, ServerExtended):  # type: ignore[
         super().__init__(strategy, resolver, None)
         self.keras_hooks = hooks
         self._partitioner = partitioner
-        self.placement = Placement(resolver.cluster_spec().num_tasks("ps"))
+        servers = resolver.cluster_spec().num_tasks("ps")
+        self.servers = [SERVER.format(server) for server in range(servers)]
+        self.placement = Placement(servers)
         # The name and size of the variable being created, and one to colocate it with.
         self._made: tuple[str, int, Any] | None = None
 

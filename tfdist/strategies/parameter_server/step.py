@@ -9,11 +9,12 @@ import tensorflow as tf
 from tfdist.compat.keras.layers import momentum_of
 from tfdist.compat.keras.losses_and_metrics import noted_results
 from tfdist.compat.keras.pure_step import PureScope, captured
-from tfdist.compat.keras.sharded import shards_of, split_gradient
+from tfdist.compat.keras.sharded import is_dynamic, shards_of, split_gradient
 from tfdist.compat.keras.variables import note_raw
 from tfdist.compat.parameter_server import LateValue
 from tfdist.data.sharding import rows_of
-from tfdist.gradients.sparse import ALIGNED, kind_of, with_sums_dense
+from tfdist.gradients.sparse import ALIGNED, check_by_row, kind_of, with_sums_dense
+from tfdist.sharding.optimizers import check_updates_dynamic
 from tfdist.strategies.parameter_server.batch_codec import (
     BatchCodec,
     SlotLayout,
@@ -147,15 +148,18 @@ class PureStep:
             for one in given
             for gradient, variable in zip(one.gradients, one.variables, strict=True)
             if gradient is not None
-            for part in split_gradient(self._addable(gradient), variable)
+            for part in split_gradient(self._addable(gradient, variable), variable)
         ]
         numbers = self.logs.note(outputs, noted)
         logs = tf.stack(numbers) if numbers else tf.zeros([0])
         return StepResults(gradients, deltas, logs, version, rows[0])
 
-    def _addable(self, gradient: Any) -> Any:
+    def _addable(self, gradient: Any, variable: Any) -> Any:
         """Return a gradient in a form in which gradients of slices can be added."""
         if not self._job.is_sync:
+            return gradient
+        if is_dynamic(variable):
+            check_by_row(gradient, variable.path)
             return gradient
         if kind_of(gradient) == ALIGNED:
             return tf.convert_to_tensor(gradient)
@@ -191,6 +195,8 @@ class PureStep:
             )
         for one in given:
             self.optimizer, self.variables = one.optimizer, one.variables
+            for path in [v.path for v in one.variables if is_dynamic(v)]:
+                check_updates_dynamic(one.optimizer, path)
             self.has_gradient = [g is not None for g in one.gradients]
 
     def _delta(self, scope: PureScope, variable: Any, metrics: list[Any]) -> Any:

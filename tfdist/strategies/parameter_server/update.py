@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.compat.dynamic_tables import admitted
 from tfdist.compat.keras.sharded import shards_of
 from tfdist.compat.keras.sharded_optimizer import apply_arguments
 from tfdist.strategies.parameter_server.batch_codec import StepResults
@@ -105,7 +106,7 @@ class Update:
             each = zip(*(one.gradients for one in results), strict=True)
             rest = (_weighted_sum(gradients, shares) for gradients in each)
             wholes = [
-                (v, [next(rest) for _ in shards_of(v)] if has else None)
+                (v, admitted(v, [next(rest) for _ in shards_of(v)]) if has else None)
                 for v, has in zip(step.variables, step.has_gradient, strict=True)
             ]
             step.optimizer.apply(*apply_arguments(step.optimizer, wholes))
