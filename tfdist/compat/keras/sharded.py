@@ -250,8 +250,9 @@ def split_gradient(gradient: Any, variable: Any) -> list[Any]:
 
 def is_dynamic(variable: Any) -> bool:
     """Return whether a Keras variable has rows for ids that are not known before."""
+    # TensorFlow's distributed variables read all copies to find an unknown attribute.
     value = getattr(variable, "_value", None)
-    return bool(getattr(value, "is_dynamic", False))
+    return isinstance(value, ShardedValue) and value.is_dynamic
 
 
 def goes_by_parts(variable: Any) -> bool:
