@@ -266,13 +266,11 @@ VARIANTS = (
 
 
 def cells_of(rows):
-    """Return each row with its columns, which are processes only."""
+    """Return each row with its columns: processes only, and for variants the most."""
     return [
-        pytest.param(
-            row, column, marks=() if (row not in VARIANTS and column == 2) else SLOW
-        )
+        pytest.param(row, column, marks=() if column == COLUMNS[0] else SLOW)
         for row in rows
-        for column in COLUMNS
+        for column in COLUMNS[row in VARIANTS :]
     ]
 
 
