@@ -549,7 +549,7 @@ def different_graphs():
 
     # Rank 0 looks seldom, so that it finds both ranks beyond their time at once.
     quick({**QUICK, "lifeline.BEAT_SECONDS": 0.02, "hub.BEAT_SECONDS": 3.0})
-    collective = connect(timeout_seconds=4.0)
+    collective = connect(timeout_seconds=8.0)
     name = f"of rank {collective.rank}"
 
     @tf.function

@@ -129,7 +129,7 @@ def test_what_raises_says_what_to_write_instead():
 def test_further_names_are_there():
     ours = importlib.import_module("tfdist.horovod")
     text = PAGE.read_text()
-    (paragraph,) = re.findall(r"^From `horovod\.tensorflow` .*?\n\n", text, re.M | re.S)
+    (paragraph,) = re.findall(r"^`horovod\.tensorflow` adds .*?\n\n", text, re.M | re.S)
     names = set(re.findall(r"`(\w+)`", paragraph))
     listed = names | set(rows_under("hvd"))
 
