@@ -121,7 +121,7 @@ def test_files_are_read_by_another_number_of_servers_and_by_none(tmp_path):
 
 
 class StoppedError(Exception):
-    """What ends a training in its midst."""
+    """End a training in its midst."""
 
 
 def backed_up(folder, stops, strategy):

@@ -92,7 +92,7 @@ def clip_parts(
     grads: Sequence[Any],
     variables: Sequence[Any],
 ) -> list[Any]:
-    """Clip like Keras; norms of divided tables are those of the parts of all ranks."""
+    """Clip like Keras; the norm of a divided table is that of all ranks' parts."""
     pairs = enumerate(zip(grads, variables, strict=False))
     tables = {i: v for i, (_, v) in pairs if isinstance(v, DividedTable)}
     if not tables or not (optimizer.clipnorm or optimizer.global_clipnorm):

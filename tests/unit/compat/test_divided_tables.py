@@ -1,4 +1,4 @@
-"""What divided tables refuse, on a rank whose peer does as it does."""
+"""Refusals of divided tables, on a rank whose peer does as it does."""
 
 import re
 
