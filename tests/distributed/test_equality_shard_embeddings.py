@@ -8,7 +8,7 @@ from test_equality_optimizers import loss_scaled
 
 import tfdist
 
-# What the rows of a small table are below, and those of the others above.
+# More than a small table of the rows below has, and less than each other one.
 BYTES = 1000
 TOKENS, WIDTH = 40, 6
 # The last batch of 32 has one row: most ranks have none.

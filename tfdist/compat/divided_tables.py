@@ -128,7 +128,7 @@ def finite_on_all_ranks(original: Any, self: Any, grads: Sequence[Any]) -> Any:
 
 
 def reset_parts(original: Any, self: Any) -> None:
-    """Reset accumulated gradients like Keras, those of tables without the whole."""
+    """Reset accumulated gradients like Keras; of a table, only this rank's rows."""
     given = self._accumulated_gradients
     parts = [variable for variable in given if owner_of(variable) is not None]
     for variable in parts:

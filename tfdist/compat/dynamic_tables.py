@@ -75,7 +75,7 @@ class DynamicTable:
         )
 
     def admit(self, gradients: list[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
-        """Return gradients of ids as those of row numbers; give new ids their rows."""
+        """Return gradients by row number in place of id; give new ids their rows."""
         pairs = zip(self._parts, gradients, strict=True)
         return [part.admit(gradient) for part, gradient in pairs]
 
@@ -85,7 +85,7 @@ class DynamicTable:
         return [np.concatenate(of_parts) for of_parts in zip(*states, strict=True)]
 
     def restore(self, state: list[Any]) -> None:
-        """Replace all ids by those of a state, with initial rows."""
+        """Replace all ids by the ids of a state, with initial rows."""
         by_part = []
         for ids in (state[0], state[2]):
             ids = tf.constant(ids, self.spec.id_dtype)
@@ -243,7 +243,7 @@ class TableIds:
 
 
 class TableInitializer:
-    """What Keras takes for the initializer of a new table's rows."""
+    """Initializer, to Keras, of a new table's rows."""
 
     def __init__(self, **spec: Any) -> None:
         self._spec = spec

@@ -80,7 +80,7 @@ class DividedTable(OwnedVariable):
 
     @property
     def handle(self) -> Any:
-        """What gradient tapes identify it by."""
+        """Handle by which gradient tapes identify the table."""
         return self._value.handle
 
     @property
@@ -89,7 +89,7 @@ class DividedTable(OwnedVariable):
         return int(self.shape.num_elements() * tf.as_dtype(self._dtype).size)
 
     def _deferred_initialize(self) -> None:
-        """Create the rows after a symbolic build, as no rank has those of another."""
+        """Create the rows after a symbolic build; no rank gets another's."""
         super()._deferred_initialize()
         self.owners.forget(self._value)
 

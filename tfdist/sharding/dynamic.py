@@ -17,7 +17,7 @@ MakeVariable = Callable[[str, tf.Tensor, bool], Any]
 
 
 class TableSpec(NamedTuple):
-    """What rows are like, and when ids get one and lose it."""
+    """Properties of rows, and when ids get and lose one."""
 
     name: str
     dim: int
