@@ -15,10 +15,14 @@ from tfdist.cluster.this_host import count_gpus, may_use_gpu
 # Before the first import of TensorFlow; the processes that tests start inherit it.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-# A shell lets what it starts in the background ignore Ctrl-C. The processes that tests
-# start and interrupt would inherit it.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# What a shell starts in the background ignores Ctrl-C, and what `nohup` starts SIGHUP. The
+# processes that tests start and signal would inherit it.
+for number, usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 # Commands that a test may ask for with `@pytest.mark.requires("taskset")`, and the
 # Debian package that holds each. `.ci/run` installs what Debian does not bring itself.

@@ -148,6 +148,7 @@ def shard_plain(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Dat
     zipped = leaves_of_zipped(dataset)
     dataset = in_order(dataset)
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def cut(_: Any, batch: Any) -> Any:
         rows, with_rows = count_rows(batch, zipped)
         return cut_rows(batch, *share(rows, rank, size), with_rows)
@@ -174,6 +175,7 @@ def shard_global(
     if size > 1:
         dataset = in_order(dataset)
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def cut(state: Any, batch: Any) -> tuple[Any, Shard]:
         is_first, before = state
         rows, found = count_rows(batch, zipped)
@@ -231,6 +233,7 @@ def shard_own(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Datas
 
         return tf.ensure_shape(tf.numpy_function(vote, [is_real], tf.bool), [])
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def to_shard(data: Any, is_real: Any) -> Shard:
         own = tf.where(is_real, rows_of(data), tf.constant(0, tf.int64))
         is_empty = tf.equal(own, 0)
