@@ -14,7 +14,7 @@ import atexit
 import builtins
 import contextlib
 import gc
-import importlib
+import importlib.util
 import json
 import os
 import random
@@ -178,18 +178,12 @@ def prepare(request):
 
 
 def run(request):
-    """Run the script or program as the main module; return its code, or -SIGINT."""
+    """Run a script, program or module as the main one; return its code, or -SIGINT."""
     module = types.ModuleType("__main__")
     module.__builtins__ = builtins
     sys.modules["__main__"] = module
     try:
-        if request["code"] is None:
-            module.__file__ = request["argv"][0]
-            with open(module.__file__, "rb") as file:
-                program = compile(file.read(), module.__file__, "exec")
-        else:
-            program = compile(request["code"], "<string>", "exec")
-        exec(program, module.__dict__)
+        exec(program_of(request, module), module.__dict__)
     except SystemExit as ended:
         if ended.code is None or isinstance(ended.code, int):
             return ended.code or 0
@@ -202,6 +196,20 @@ def run(request):
         sys.excepthook(type(error), error, error.__traceback__)
         return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
     return 0
+
+
+def program_of(request, module):
+    """Return the code to run, and let the main module know where it is from."""
+    if request["code"] is not None:
+        return compile(request["code"], "<string>", "exec")
+    if request["module"] is not None:
+        module.__spec__ = spec = importlib.util.find_spec(request["module"])
+        module.__package__ = spec.parent
+        module.__file__ = sys.argv[0] = spec.origin
+        return spec.loader.get_code(spec.name)
+    module.__file__ = request["argv"][0]
+    with open(module.__file__, "rb") as file:
+        return compile(file.read(), module.__file__, "exec")
 
 
 if __name__ == "__main__":

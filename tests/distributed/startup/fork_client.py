@@ -6,6 +6,8 @@ import signal
 import socket
 import sys
 
+# Modules that `python -m` runs and that import TensorFlow.
+MODULES = ("tfdist.benchmarks.", "tfdist.default_strategy", "tfdist.verify.child")
 FORWARDED = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -41,21 +43,23 @@ def run_forked(socket_path):
 
 
 def program_of(argv):
-    """Return what Python was asked to run, None if that is no script or program."""
+    """Return what Python was asked to run; None if a fork would gain nothing."""
     arguments, unsafe_path = list(argv[1:]), True
     while arguments and arguments[0] in ("-P", "-u"):
         unsafe_path &= arguments.pop(0) != "-P"
     if not arguments:
         return None
+    code = module = None
     if arguments[0] == "-c":
         code, argv, folder = arguments[1], ["-c", *arguments[2:]], ""
+    elif arguments[0] == "-m" and arguments[1].startswith(MODULES):
+        module, argv, folder = arguments[1], arguments[1:], os.getcwd()
     elif arguments[0].endswith(".py"):
-        code, argv = None, arguments
-        folder = os.path.dirname(os.path.realpath(arguments[0]))
+        argv, folder = arguments, os.path.dirname(os.path.realpath(arguments[0]))
     else:
         return None
     path = [folder] if unsafe_path else []
-    return {"code": code, "argv": argv, "path": [*path, *sys.path]}
+    return {"code": code, "module": module, "argv": argv, "path": [*path, *sys.path]}
 
 
 def end_as(status):

@@ -264,42 +264,6 @@ def args(**options):
     return Namespace(**defaults | options)
 
 
-@pytest.mark.parametrize("collective", ["tensorflow", "horovod"])
-def test_the_five_groups_of_training(collective, script, monkeypatch):
-    groups = []
-
-    def start(of_call):
-        groups.extend(of_call)
-        return [[[[0.1 + (each.name == "weak") / 10]]] for each in of_call]
-
-    training = script("training")
-    monkeypatch.setattr(training, "start", start)
-
-    [figures], table = training.measure_all(
-        args(np=3, collective=collective, compression="fp16")
-    )
-
-    assert figures["compression"] == "fp16"
-    assert {group.settings["compression"] for group in groups} == {"fp16"}
-    assert all(group.pinned for group in groups)
-    assert figures["weak_efficiency"]["median"] == pytest.approx(0.5)
-    assert [
-        (group.name, group.size, group.joined, group.settings["batch_size"])
-        for group in groups
-    ] == [
-        ("plain", 1, True, 64),
-        ("alone", 1, True, 64),
-        ("apart", 3, False, 64),
-        ("weak", 3, True, 192),
-        ("strong", 3, True, 64),
-    ]
-    assert [group.settings["collective"] for group in groups] == [None] + [
-        collective
-    ] * 4
-    assert [group.collective for group in groups] == ["tensorflow"] + [collective] * 4
-    assert "efficiency, this batch each (weak scaling)" in table
-
-
 @pytest.mark.parametrize(
     ("options", "error"),
     [

@@ -1,14 +1,10 @@
 """Jobs with parameter servers: their settings, figures and counters."""
 
-import json
 import os
 import socket
 import time
 
 import pytest
-
-from tfdist.benchmarks.processes import report_file
-from tfdist.benchmarks.turns import TurnKeeper
 
 LISTING = """\
 ESTAB 0 0 127.0.0.1:80 127.0.0.1:5001 cubic bytes_sent:100 bytes_acked:99
@@ -102,56 +98,3 @@ def test_the_job_with_parameter_servers(servers):
 def test_arguments_of_a_job_that_are_rejected(numbers, count, error, servers):
     with pytest.raises(ValueError, match=error):
         servers.JobSetup(*numbers).fit_job({}, count)
-
-
-@pytest.fixture
-def be(monkeypatch):
-    """Return what makes this process a task of a job."""
-
-    def be(kind):
-        cluster = {"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]}
-        config = {"cluster": cluster, "task": {"type": kind, "index": 0}}
-        monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-
-    return be
-
-
-def test_the_chief_measures_all_processes_of_its_job(
-    monkeypatch, be, ordered, servers, tmp_path
-):
-    be("chief")
-    monkeypatch.setattr(servers, "processor_seconds", list)
-    monkeypatch.setattr(servers, "sent_bytes", sorted)
-    for process in (6, 7):
-        servers.pid_file(tmp_path, process).write_text(str(process))
-
-    def measure(make_meter, *, steps):
-        turn, read, on_warm = make_meter(lambda *given: given)
-        turn.take()
-        on_warm()
-        turn.pass_on()
-        return [steps, *read()]
-
-    with TurnKeeper([1]) as keeper:
-        ordered(keeper.port, 5)
-        servers.run_task(measure)
-
-    report = json.loads(report_file(tmp_path, 5).read_text())
-    assert report == [3, [os.getpid(), 6, 7], [1, 2, 3]]
-    assert servers.warm_file(tmp_path, 5).exists()
-
-
-def test_the_other_processes_serve(monkeypatch, be, ordered, servers, tmp_path):
-    from tfdist.strategies.parameter_server import servers as strategy_servers
-
-    def serve(cluster):
-        raise SystemExit(str(cluster.task))
-
-    monkeypatch.setattr(strategy_servers, "serve", serve)
-    be("worker")
-    ordered(0, 6)
-
-    with pytest.raises(SystemExit, match="worker 0"):
-        servers.run_task(pytest.fail)
-
-    assert servers.pid_file(tmp_path, 6).read_text() == str(os.getpid())

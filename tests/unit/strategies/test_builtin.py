@@ -58,12 +58,6 @@ def check_ends_as_one_device(strategy, options):
 
 
 @OPTIONS
-@pytest.mark.parametrize("kind", [MirroredStrategy, CentralStorageStrategy])
-def test_two_devices_end_as_one(kind, options, two_cpus):
-    check_ends_as_one_device(kind(two_cpus), options)
-
-
-@OPTIONS
 def test_gradients_are_summed_by_the_ops_that_were_given(options, two_cpus):
     class Noting(tf.distribute.ReductionToOneDevice):
         counts = []
