@@ -10,10 +10,11 @@ A module of the matrix holds its rows by name in `ROWS`, and its tests take the 
 `cells`. To add a row, add it there. In `make test` a row runs in one place: on two or
 three processes, on two devices of one, with central storage or on the devices of
 several processes, in turn. In `make test-all` it runs in two: on processes, and on
-devices or on more processes; with TFDIST_EVERY_ROW=1 everywhere. TensorFlow, MPI and
-Horovod join the processes in turn; TensorFlow joins three in the order and by the types
-that it has on GPUs. Little of a row depends on what joins them, and that
-has tests of its own on two and three of each. Horovod has no turn if not installed.
+devices or on more processes; a variant of another row in one; with TFDIST_EVERY_ROW=1
+everywhere. TensorFlow, MPI and Horovod join the processes in turn; TensorFlow joins
+three in the order and by the types that it has on GPUs. Little of a row depends on what
+joins them, and that has tests of its own on two and three of each. Horovod has no turn
+if not installed.
 
 In the columns `IN_PARTS` the strategy has virtual ranks. On one process such a row is
 compared with plain Keras, on more with that one process: to the bit.
@@ -181,7 +182,7 @@ def everywhere(rows, *, variants=(), not_central=(), on_devices=()):
 
     Args:
         rows: The rows of a module, by name.
-        variants: The names of those that only `make test-all` runs.
+        variants: The names of those that only `make test-all` runs, in one column.
         not_central: The names of those that central storage refuses.
         on_devices: The names of those that `make test` runs on two devices.
     """
@@ -192,10 +193,10 @@ def everywhere(rows, *, variants=(), not_central=(), on_devices=()):
             turn = ("mirrored", 2)
         if row in not_central:
             turn = tuple("mirrored" if it == "central" else it for it in turn)
-        columns = [*turn]
+        columns = [*turn] if row not in variants else [turn[0]]
         if EVERY_ROW:
             others = (*COLUMNS, *DEVICES)
-            columns += [column for column in others if column not in turn]
+            columns = [*turn, *(column for column in others if column not in turn)]
         for column in columns:
             if column == "central" and row in not_central:
                 continue

@@ -178,13 +178,16 @@ NOT_USUAL = (
 
 
 def cells_of(rows):
-    """Return each row with its columns, which are processes only."""
+    """Return each row with its columns: processes only, of which most rows need one."""
     chosen = []
     for row in rows:
-        for column in COLUMNS if row not in ELEMENTWISE else COLUMNS[:1]:
-            is_usual = column == COLUMNS[0] and row not in NOT_USUAL
-            marks = () if is_usual else SLOW
-            chosen.append(pytest.param(row, column, marks=marks))
+        usual, most = COLUMNS
+        if row in ELEMENTWISE:
+            chosen.append(pytest.param(row, usual, marks=SLOW))
+            continue
+        if row not in NOT_USUAL:
+            chosen.append(pytest.param(row, usual))
+        chosen.append(pytest.param(row, most, marks=SLOW))
     return chosen
 
 
