@@ -15,8 +15,8 @@ from tfdist.cluster.this_host import count_gpus, may_use_gpu
 # Before the first import of TensorFlow; the processes that tests start inherit it.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-# What a shell starts in the background ignores Ctrl-C, what `nohup` starts SIGHUP
-# too. The processes that tests start and signal would inherit it.
+# A shell lets what it starts in the background ignore Ctrl-C, and `nohup` SIGHUP. The
+# processes that tests start and signal would inherit it.
 for number, usual in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGHUP, signal.SIG_DFL),

@@ -379,3 +379,18 @@ def test_what_is_not_batched_is_refused():
         r"Received: elements of TensorSpec.*Call dataset\.batch\(",
     ):
         together(tf.data.Dataset.range(3), 2)
+
+
+def test_autograph_converts_nothing_of_the_pipeline():
+    found = set()
+
+    class FirstRows:
+        def keep(self, *_):
+            found.add(tf.__internal__.autograph.control_status_ctx().status.name)
+            return tf.constant(True)
+
+    shard_global(
+        whole(8, 4), Rank(0, 2), print, may_be_empty=False, first_rows=FirstRows()
+    )
+
+    assert found == {"DISABLED"}
