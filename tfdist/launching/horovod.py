@@ -102,11 +102,11 @@ def rendezvous(size: int, port: int) -> Iterator[None]:
 
 def serve(size: int, port: int) -> None:
     """Serve manually started processes until Ctrl-C or SIGTERM."""
-    # Background processes of a shell ignore SIGINT.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    with contextlib.suppress(KeyboardInterrupt), rendezvous(size, port):
-        signal.pause()
+    # A blocked signal waits for `sigwait`, even where a shell has SIGINT ignored.
+    ends = (signal.SIGINT, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    with rendezvous(size, port):
+        signal.sigwait(ends)
 
 
 def check_installed() -> None:
