@@ -15,7 +15,7 @@ __all__ = ["DynamicEmbedding"]
 
 
 @keras.saving.register_keras_serializable(package="tfdist")
-class DynamicEmbedding(keras.layers.Layer):  # type: ignore[misc]
+class DynamicEmbedding(keras.layers.Layer):
     """Embedding of any id, without a vocabulary.
 
     An `Embedding` needs the number of ids before training, and hashes that fit it make

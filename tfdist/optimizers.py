@@ -169,7 +169,7 @@ class Lars(OwnDecayOptimizer):
 
 
 @keras.saving.register_keras_serializable(package="tfdist")
-class LazyAdam(RowUpdates, keras.optimizers.Adam):  # type: ignore[misc]
+class LazyAdam(RowUpdates, keras.optimizers.Adam):
     """Adam, without the change of the rows of an `Embedding` that a batch lacks.
 
     Adam moves every weight in every step, as long as its momentum lasts. Of a large
@@ -193,7 +193,7 @@ class LazyAdam(RowUpdates, keras.optimizers.Adam):  # type: ignore[misc]
 
 
 @keras.saving.register_keras_serializable(package="tfdist")
-class LazySGD(RowUpdates, keras.optimizers.SGD):  # type: ignore[misc]
+class LazySGD(RowUpdates, keras.optimizers.SGD):
     """SGD with momentum, of which a step changes only the rows in the batch.
 
     As `LazyAdam`, but the rows in the batch get the update of `keras.optimizers.SGD`,

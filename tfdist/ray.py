@@ -18,7 +18,7 @@ import ray.train  # isort: skip
 __all__ = ["Config", "Report"]
 
 
-class Report(keras.callbacks.Callback):  # type: ignore[misc]
+class Report(keras.callbacks.Callback):
     """Report the logs of each epoch to Ray Train, with the model as a checkpoint.
 
     The checkpoint is a folder with the file `model.keras`. Ray waits in each report

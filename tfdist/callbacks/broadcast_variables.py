@@ -11,7 +11,7 @@ from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.training.state import broadcast_equal
 
 
-class BroadcastVariables(keras.callbacks.Callback, StartsFromRank):  # type: ignore[misc]
+class BroadcastVariables(keras.callbacks.Callback, StartsFromRank):
     """Callback that starts every `fit` from one rank's weights, optimizer and metrics.
 
     A tfdist strategy already starts every `fit` from rank 0. Use this callback to start

@@ -74,7 +74,7 @@ class LearningRateScale(RateCallback):
             self._set_factor(scale=scale_factor(self.rule, size))
 
 
-class EpochRange(keras.callbacks.Callback):  # type: ignore[misc]
+class EpochRange(keras.callbacks.Callback):
     """Base of callbacks that set a value before steps in a range of epochs."""
 
     # `tfdist.horovod` shares this class, so that both match Horovod.

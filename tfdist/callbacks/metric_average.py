@@ -13,7 +13,7 @@ from tfdist.callbacks.throughput import examples_counted
 _EXAMPLES = "examples"
 
 
-class MetricAverage(keras.callbacks.Callback):  # type: ignore[misc]
+class MetricAverage(keras.callbacks.Callback):
     """Callback that replaces each logged value of an epoch by its mean over all ranks.
 
     Under a tfdist strategy the metrics of Keras already cover all ranks. Use this

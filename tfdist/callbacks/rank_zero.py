@@ -20,7 +20,7 @@ _HOOKS = tuple(
 )
 
 
-class RankZero(keras.callbacks.Callback, Wraps):  # type: ignore[misc]
+class RankZero(keras.callbacks.Callback, Wraps):
     """Callback that runs another one on the chief only, for example to write files.
 
     Give it to `fit` on every rank. All ranks follow the wrapped callback's decisions:

@@ -81,7 +81,7 @@ def _warn_if_apart(strategy: tf.distribute.Strategy) -> None:
         )
 
 
-class EpochLine(keras.callbacks.Callback):  # type: ignore[misc]
+class EpochLine(keras.callbacks.Callback):
     """Callback that prints a line per epoch on the chief."""
 
     # Printed at the next epoch or the end, after Keras's progress bar.

@@ -212,7 +212,7 @@ def _momentums(optimizer: Any) -> list[Any]:
     ]
 
 
-@tf.function  # type: ignore[untyped-decorator]
+@tf.function
 def _multiply(variables: list[Any], ratio: tf.Tensor) -> None:
     """Multiply variables in place."""
     for variable in variables:

@@ -20,7 +20,7 @@ from tfdist.training.state import broadcast_equal
 _DIFFERENCE = ("stop", "warn", "repair")
 
 
-class Sentinel(keras.callbacks.Callback):  # type: ignore[misc]
+class Sentinel(keras.callbacks.Callback):
     """Callback that compares the ranks' variables.
 
     All ranks must hold the same weights, bit for bit. A faulty memory, or a program

@@ -44,7 +44,7 @@ _NOT_MEASURED = (
 )
 
 
-class Throughput(keras.callbacks.Callback):  # type: ignore[misc]
+class Throughput(keras.callbacks.Callback):
     """Callback that logs the examples per second of each epoch, over all ranks.
 
     Keras's progress bar shows `examples_per_second`, to three digits, and the History

@@ -64,7 +64,7 @@ def outside(received: str) -> RuntimeError:
     )
 
 
-class MirroredReplicaContext(_mirrored_run._MirroredReplicaContext):  # type: ignore[misc]
+class MirroredReplicaContext(_mirrored_run._MirroredReplicaContext):
     """TensorFlow's replica context; others add to the graph during a merge call."""
 
     def _merge_call(self, fn: Any, args: Any, kwargs: Any) -> Any:

@@ -25,7 +25,7 @@ _ELSEWHERE = ContextVar("elsewhere", default=False)
 _BY_ROWS = ContextVar("by rows", default=False)
 
 
-class OwnedVariable(keras.Variable):  # type: ignore[misc]
+class OwnedVariable(keras.Variable):
     """Variable of an optimizer that a rank keeps alone, or of which each keeps rows.
 
     It has the shape of the whole. On the other ranks it is a stand-in without a value.

@@ -63,7 +63,7 @@ def schedule(coordinator: Any, work: Callable[[], Any]) -> None:
         closures._closures_queued_condition.notify()
 
 
-class _Closure(_cluster_coordinator.Closure):  # type: ignore[misc]
+class _Closure(_cluster_coordinator.Closure):
     """A Python function that leaves the executor of its worker to its thread."""
 
     def execute_on(self, worker: Any) -> None:

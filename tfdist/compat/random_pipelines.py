@@ -62,19 +62,17 @@ class _Function:
         self._count += 1
         return None if self._seed is None else tf.stack([self._seed, self._count])
 
-    def with_seed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def with_seed(self, function: Callable[..., Any]) -> Any:
         """Return a function of an element and a seed for its draws."""
         autograph = tf.__internal__.autograph
         call = autograph.tf_convert(function, autograph.control_status_ctx())
 
+        @tf.autograph.experimental.do_not_convert
         def of_element(element: Any, seed: Any) -> Any:
             self._seed, self._count = seed, 0
             return call(*element) if type(element) is tuple else call(element)
 
-        unconverted: Callable[..., Any] = tf.autograph.experimental.do_not_convert(
-            of_element
-        )
-        return unconverted
+        return of_element
 
 
 _FUNCTION: ContextVar[_Function | None] = ContextVar("function", default=None)

@@ -14,7 +14,7 @@ from tfdist.compat.keras.losses_and_metrics import mean_loss_of
 _SECONDS = 1.0
 
 
-class StatusLine(keras.callbacks.Callback):  # type: ignore[misc]
+class StatusLine(keras.callbacks.Callback):
     """Writer of epoch, step, rate and time left, at most once a second."""
 
     def __init__(

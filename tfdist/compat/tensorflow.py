@@ -198,7 +198,7 @@ def cluster_resolver(cluster: Cluster) -> Any:
     )
 
 
-class _ClusterResolver(tf.distribute.cluster_resolver.SimpleClusterResolver):  # type: ignore[misc]
+class _ClusterResolver(tf.distribute.cluster_resolver.SimpleClusterResolver):
     """Resolver that counts this process's GPUs, as TensorFlow does with TF_CONFIG."""
 
     def num_accelerators(

@@ -1,22 +1,13 @@
 """Replacements in Keras and TensorFlow through which an observer sees a training."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import tensorflow as tf
 
 from tfdist.observing import current_observer
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
-
-def unseen(function: _Function) -> _Function:
-    """Exclude a function, and all functions that it calls, from autograph."""
-    marked: _Function = tf.autograph.experimental.do_not_convert(function)
-    return marked
-
-
-# No `unseen` here: in a custom loop autograph converts layers, too.
+# Not excluded from autograph, which in a custom loop converts layers, too.
 def call_layer(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a layer."""
     result = original(layer, *args, **kwargs)
@@ -24,7 +15,7 @@ def call_layer(original: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
     return result
 
 
-@unseen
+@tf.autograph.experimental.do_not_convert
 def apply(
     original: Any, self: Any, grads: Any, trainable_variables: Any = None, **kwargs: Any
 ) -> Any:
@@ -37,7 +28,7 @@ def apply(
 
 
 # This covers optimizers that override `apply`.
-@unseen
+@tf.autograph.experimental.do_not_convert
 def apply_gradients(
     original: Any, self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
 ) -> Any:

@@ -291,7 +291,7 @@ def shard(
     if size == 1:
         return dataset
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @tf.autograph.experimental.do_not_convert
     def cut(_: object, batch: object) -> object:
         return cut_rows(batch, *share(rows_of(batch), rank, size))
 

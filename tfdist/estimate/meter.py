@@ -19,7 +19,6 @@ from tfdist.benchmarks.turns import Turn
 from tfdist.collectives import Collective, SingleCollective
 from tfdist.compat.keras.install import install_for_observers
 from tfdist.compat.patching import holding
-from tfdist.compat.watching import unseen
 from tfdist.data.sharding import Shard, rows_of
 from tfdist.devices import logical, pin
 from tfdist.estimate.lone import LoneCollective, LoneFusingCollective
@@ -119,7 +118,7 @@ class Meter(Observer):
         with holding(self, "allows_xla", True):
             return isinstance(model, keras.Model) and bool(model.jit_compile)
 
-    @unseen
+    @tf.autograph.experimental.do_not_convert
     def see_update(self, optimizer: Any, gradients: Any, variables: list[Any]) -> None:
         """Record the time at which all gradients of a step are computed."""
         rows, self._rows = self._rows, None
@@ -158,7 +157,7 @@ class Meter(Observer):
         """Record the end of an epoch."""
         self._epoch_ends.append(time.time())
 
-    @unseen
+    @tf.autograph.experimental.do_not_convert
     def see_return(self) -> None:
         """Stop the script between two of its calls, after enough steps."""
         is_script = threading.current_thread() is threading.main_thread()

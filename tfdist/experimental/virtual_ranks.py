@@ -101,7 +101,7 @@ class VirtualRankHooks(StrategyKerasHooks):
         """Apply the sums of gradients, None for weights that the loss does not use."""
         pairs = [(total if id(v) in given else None, v) for total, v in sums]
 
-        @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+        @tf.autograph.experimental.do_not_convert
         def apply() -> None:
             trainer.optimizer.apply_gradients(pairs)
 

@@ -43,7 +43,7 @@ class SyncBatchNormalization(SharedBatchNormalization):
     def average(self, moments: Any) -> Any:
         """Average the batch's moments over all ranks."""
 
-        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        @tf.custom_gradient
         def average(own: Any) -> Any:
             def backward(upstream: Any) -> Any:
                 # Horovod's gradient uses layer names, which ranks may not share.

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Callback that broadcasts one rank's weights and optimizer in each `fit`.
 
     Without it, ranks with different initial weights, or with a checkpoint loaded on one
@@ -198,7 +198,7 @@ class MetricAverageCallback(MetricAverage):
         return everyone
 
 
-class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
     """Callback that saves the model when a logged value is the best so far.
 
     It is Keras's `ModelCheckpoint(save_best_only=True)`. Horovod's users set

@@ -80,7 +80,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     return recovering
 
 
-class TensorFlowState(ObjectState):  # type: ignore[misc]
+class TensorFlowState(ObjectState):
     """Elastic state of variables, and of values such as the epoch.
 
     A commit is a copy in the memory of each rank. `sync` also sends the variables to
@@ -256,7 +256,7 @@ class KerasState(TensorFlowKerasState):
     """
 
 
-class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class CommitStateCallback(keras.callbacks.Callback):
     """Callback that commits an elastic state every few batches, and after every epoch.
 
     When a rank is lost, the others return to the last commit. A commit copies the model
@@ -307,7 +307,7 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.state.commit()
 
 
-class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class UpdateBatchStateCallback(keras.callbacks.Callback):
     """Callback that sets `state.batch` to the batch number, and to 0 after each epoch.
 
     If Keras knows the steps per epoch, the first epoch after an interruption is
@@ -363,7 +363,7 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
             self.model.stop_training = False
 
 
-class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc]
+class UpdateEpochStateCallback(keras.callbacks.Callback):
     """Callback that counts finished epochs in `state.epoch`, across interruptions.
 
     After an interruption `fit` is called again for the remaining epochs. Both

@@ -16,7 +16,7 @@ from tfdist.mixed_precision.scale_rule import (
 
 
 @keras.saving.register_keras_serializable(package="tfdist")
-class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
+class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
     """Loss scaling, so that small gradients do not underflow in float16.
 
     The loss is multiplied by a scale before the backward pass, and the gradients are
@@ -201,7 +201,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):  # type: ignore[m
             variable.assign(value)
 
 
-class _Counters(keras.layers.Layer):  # type: ignore[misc]
+class _Counters(keras.layers.Layer):
     """Counters that Keras's `LossScaleOptimizer` lacks, saved as a separate layer."""
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ def look_up(
     """
     count, width = shape
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    @tf.custom_gradient
     def read() -> Any:
         distinct, places = tf.unique(_checked(ids, count))
         starts = tf.constant(

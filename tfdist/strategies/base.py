@@ -21,7 +21,7 @@ from tfdist.training.state import agree_on_seeds
 from tfdist.training.step import WeighingReplicaContext
 
 
-class StepRunner(tf.distribute.Strategy):  # type: ignore[misc]
+class StepRunner(tf.distribute.Strategy):
     """A strategy that runs Keras steps through the hooks of `CollectiveExtended`."""
 
     @property
@@ -80,7 +80,7 @@ class StepRunner(tf.distribute.Strategy):  # type: ignore[misc]
             return run(fn, args, kwargs, options)
 
 
-class CollectiveExtended(tf.distribute.StrategyExtended):  # type: ignore[misc]
+class CollectiveExtended(tf.distribute.StrategyExtended):
     """A strategy implementation whose processes share a `Collective`."""
 
     collective: Collective

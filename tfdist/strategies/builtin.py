@@ -19,7 +19,7 @@ from tfdist.strategies.mirrored import CentralStorageExtended, MirroredReplicasE
 from tfdist.strategies.process_replica import ProcessReplicaExtended
 
 
-class MirroredStrategy(StepRunner, tf.distribute.MirroredStrategy):  # type: ignore[misc]
+class MirroredStrategy(StepRunner, tf.distribute.MirroredStrategy):
     """Data parallel training with an equal copy of the model on each local device.
 
     A `tf.distribute.MirroredStrategy` with the same arguments. In `fit`, each device
@@ -70,7 +70,7 @@ class MirroredStrategy(StepRunner, tf.distribute.MirroredStrategy):  # type: ign
 
 class CentralStorageStrategy(
     StepRunner,
-    tf.distribute.experimental.CentralStorageStrategy,  # type: ignore[misc]
+    tf.distribute.experimental.CentralStorageStrategy,
 ):
     """Data parallel training with the weights on one device of a process.
 
@@ -137,7 +137,7 @@ class CentralStorageStrategy(
             )
 
 
-class OneDeviceStrategy(StepRunner, tf.distribute.OneDeviceStrategy):  # type: ignore[misc]
+class OneDeviceStrategy(StepRunner, tf.distribute.OneDeviceStrategy):
     """Training on one device, without overhead.
 
     A `tf.distribute.OneDeviceStrategy` with the same argument.
@@ -174,7 +174,7 @@ def full_names(argument: str, devices: Sequence[str] | None) -> list[str]:
     return names
 
 
-class TPUStrategy(tf.distribute.TPUStrategy):  # type: ignore[misc]
+class TPUStrategy(tf.distribute.TPUStrategy):
     """TensorFlow's TPU strategy, with errors for options that fail silently in Keras 3.
 
     A `tf.distribute.TPUStrategy` with the same arguments. TensorFlow and Keras run the
@@ -258,7 +258,7 @@ def of_devices(
 
 class MultiWorkerMirroredStrategy(
     StepRunner,
-    tf.distribute.MultiWorkerMirroredStrategy,  # type: ignore[misc]
+    tf.distribute.MultiWorkerMirroredStrategy,
 ):
     """Data parallel training with an equal copy of the model on every device of a job.
 

@@ -16,7 +16,7 @@ from tfdist.training.input import shard_plain
 from tfdist.training.step import WeighingReplicaContext
 
 
-class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):  # type: ignore[misc]
+class ProcessReplicaExtended(CollectiveExtended, StrategyExtended):
     """Plain variables on one device, and a `Collective` of all processes."""
 
     # Of a strategy that shards optimizers.

@@ -148,7 +148,7 @@ def shard_plain(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Dat
     zipped = leaves_of_zipped(dataset)
     dataset = in_order(dataset)
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @tf.autograph.experimental.do_not_convert
     def cut(_: Any, batch: Any) -> Any:
         rows, with_rows = count_rows(batch, zipped)
         return cut_rows(batch, *share(rows, rank, size), with_rows)
@@ -176,7 +176,7 @@ def shard_global(
         dataset = in_order(dataset)
 
     # It branches on Python values only. Converting what it calls took 0.8 s a process.
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @tf.autograph.experimental.do_not_convert
     def cut(state: Any, batch: Any) -> tuple[Any, Shard]:
         is_first, before = state
         rows, found = count_rows(batch, zipped)
@@ -234,7 +234,7 @@ def shard_own(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Datas
 
         return tf.ensure_shape(tf.numpy_function(vote, [is_real], tf.bool), [])
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @tf.autograph.experimental.do_not_convert
     def to_shard(data: Any, is_real: Any) -> Shard:
         own = tf.where(is_real, rows_of(data), tf.constant(0, tf.int64))
         is_empty = tf.equal(own, 0)

@@ -216,7 +216,7 @@ class CreatedVariables:
                 self._created[number] = lambda: None
                 return
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @tf.autograph.experimental.do_not_convert
     def start_equal(self) -> None:
         """Broadcast rank 0's values of all new variables."""
         if self._collective.size == 1 or not self._created:

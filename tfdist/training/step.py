@@ -110,7 +110,7 @@ class Step:
         """
         share = self.share()
 
-        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        @tf.custom_gradient
         def reduce(*mine: Any) -> Any:
             if is_mean:
                 mine = tuple(weigh(mine, share, is_positive=self.has_rows))
@@ -136,7 +136,7 @@ class Step:
             return tf.transpose(self.all_gather(tf.transpose(value, order), 0), order)
         value = self._own_rows(value)
 
-        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        @tf.custom_gradient
         def gather(mine: Any) -> Any:
             def backward(upstream: Any) -> Any:
                 (whole,) = self._gradients([upstream], is_mean=False)
@@ -289,7 +289,7 @@ def current_graph() -> Any:
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
-class WeighingReplicaContext(tf.distribute.ReplicaContext):  # type: ignore[misc]
+class WeighingReplicaContext(tf.distribute.ReplicaContext):
     """A replica context whose collectives weigh ranks by rows in a Keras step.
 
     Its gradients are those of one process, as synchronized batch normalization needs.

@@ -10,7 +10,6 @@ import tensorflow as tf
 from tfdist.cluster.detect import detect_membership
 from tfdist.cluster.model import Membership, Place
 from tfdist.collectives import SingleCollective
-from tfdist.compat.watching import unseen
 from tfdist.data.sharding import Shard, count_rows, has_rows, rows_of, shuffle_rows
 from tfdist.verify.watch import Watch
 
@@ -94,7 +93,7 @@ def _runs_step() -> bool:
     )
 
 
-@unseen
+@tf.autograph.experimental.do_not_convert
 def _shuffled(args: Any, number: int) -> Any:
     """Return the arguments of a step with their rows in another order."""
     if args and isinstance(args[0], Shard):

@@ -15,7 +15,6 @@ import tensorflow as tf
 from tfdist.compat.draws import alike_in_all_rows
 from tfdist.compat.owned_variables import owner_of
 from tfdist.compat.tensorflow import global_seed
-from tfdist.compat.watching import unseen
 from tfdist.data.sharding import Shard
 from tfdist.experimental.virtual_ranks import arithmetic_of
 from tfdist.first_step import Cause
@@ -63,7 +62,7 @@ class Watch(Observer):
             yield args
         self._end()
 
-    @unseen
+    @tf.autograph.experimental.do_not_convert
     def see_layer(self, layer: Any) -> None:
         """Record a layer of the step."""
         step = self._step
@@ -95,7 +94,7 @@ class Watch(Observer):
         if not any(optimizer is other for other in step.optimizers):
             step.optimizers.append(optimizer)
 
-    @unseen
+    @tf.autograph.experimental.do_not_convert
     def _end(self) -> None:
         """Stop watching a step, and have its results recorded once computed."""
         step, self._step = self._step, None

@@ -33,7 +33,7 @@ _held: set[signal.Signals] = set()
 _late: list[str] = []
 
 
-class BackupAndRestore(keras.callbacks.Callback, Resumes):  # type: ignore[misc]
+class BackupAndRestore(keras.callbacks.Callback, Resumes):
     """Callback that saves the state of a training run, and resumes an interrupted run.
 
     Start the same program again: `fit` resumes from the newest state, even within an

@@ -116,7 +116,7 @@ def set_state_of_callback(callback: Any, state: dict[str, Any]) -> None:
         setattr(callback, name, value)
 
 
-class ChiefProgbarLogger(ProgbarLogger):  # type: ignore[misc]
+class ChiefProgbarLogger(ProgbarLogger):
     """Progress bar that labels the chief's own values until the end of an epoch."""
 
     def _update_progbar(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -132,7 +132,7 @@ class ChiefProgbarLogger(ProgbarLogger):  # type: ignore[misc]
         super()._finalize_progbar(logs)
 
 
-class EpochNotes(keras.callbacks.Callback):  # type: ignore[misc]
+class EpochNotes(keras.callbacks.Callback):
     """Callback that lets a rank record its epochs; it follows those that add logs."""
 
     # A custom loop may leave out the begin of an epoch.

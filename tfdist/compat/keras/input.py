@@ -22,7 +22,7 @@ from tfdist.compat.patching import holding
 from tfdist.compat.tensorflow import global_seed
 
 
-class ShardIterator(tf_trainer.TFEpochIterator):  # type: ignore[misc]
+class ShardIterator(tf_trainer.TFEpochIterator):
     """Keras's epoch iterator over this rank's shards; unchanged without tfdist."""
 
     data_adapter: Any

@@ -10,7 +10,7 @@ from tfdist.compat.keras.versions import is_at_least
 from tfdist.compat.mirrored import outside
 
 
-class SharedBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
+class SharedBatchNormalization(keras.layers.BatchNormalization):
     """Batch normalization whose training moments are averaged over ranks."""
 
     def average(self, moments: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 
-class OwnDecayOptimizer(keras.optimizers.Optimizer):  # type: ignore[misc]
+class OwnDecayOptimizer(keras.optimizers.Optimizer):
     """Base of tfdist optimizers that apply weight decay in their own update."""
 
     def index_of(self, variable: Any) -> int:

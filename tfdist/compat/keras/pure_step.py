@@ -26,7 +26,7 @@ class Applied(NamedTuple):
     variables: list[Any]
 
 
-class PureScope(keras.StatelessScope):  # type: ignore[misc]
+class PureScope(keras.StatelessScope):
     """A scope that reads each variable once, by `read`, and keeps assigned values."""
 
     def __init__(

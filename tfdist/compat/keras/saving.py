@@ -42,7 +42,7 @@ class MissingFileError(FileNotFoundError, ValueError):
     """Absence of a file to load; Keras raises one or the other, by the format."""
 
 
-class CheckpointOfChief(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]
+class CheckpointOfChief(keras.callbacks.ModelCheckpoint):
     """ModelCheckpoint that saves on the chief, atomically; the other ranks wait."""
 
     @property

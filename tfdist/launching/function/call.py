@@ -117,7 +117,7 @@ def _dumps(value: object) -> bytes:
     # Late, because `import tfdist.launching` must be quick.
     import cloudpickle
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    class Pickler(cloudpickle.Pickler):
         # cloudpickle itself leaves out the files, so that tracebacks would have no
         # lines, and AutoGraph could convert nothing.
         dispatch_table = ChainMap(

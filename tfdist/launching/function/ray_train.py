@@ -18,7 +18,7 @@ except ImportError as error:
     ) from error
 
 
-class Config(BackendConfig):  # type: ignore[misc]
+class Config(BackendConfig):
     """Backend of Ray Train with which each worker is a rank of tfdist.
 
     Give it to Ray's `DataParallelTrainer`, and make a strategy such as
@@ -44,7 +44,7 @@ class Config(BackendConfig):  # type: ignore[misc]
         return _Backend
 
 
-class _Backend(Backend):  # type: ignore[misc]
+class _Backend(Backend):
     """Tells each worker of Ray Train its rank, before the training function."""
 
     def on_start(self, worker_group: Any, backend_config: Config) -> None:

@@ -28,7 +28,7 @@ _INPUT_OPTIONS = (
 )
 
 
-class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):  # type: ignore[misc]
+class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):
     """TensorFlow's mirrored variables, and a `Collective` of all devices.
 
     TensorFlow's own replicas merge to update variables, which is impossible in branches
@@ -108,7 +108,7 @@ class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):  # 
             # TensorFlow makes it one function of all replicas.
             return super()._call_for_each_replica(fn, args, kwargs)
 
-        @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+        @tf.autograph.experimental.do_not_convert
         def in_order(*args: Any, **kwargs: Any) -> Any:
             with compat.own_order(self._container_strategy()):
                 return fn(*args, **kwargs)

@@ -94,7 +94,7 @@ class MirroredKerasHooks(StrategyKerasHooks):
         made: list[Any] = [None] * len(self.replicas)
         noted: Noted = []
 
-        @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+        @tf.autograph.experimental.do_not_convert
         def in_replica() -> None:
             rank = number_of(tf.distribute.get_replica_context())
             number = rank % len(self.replicas)

@@ -15,7 +15,7 @@ from tfdist.strategies.parameter_server.keras_hooks import ServerKerasHooks
 from tfdist.strategies.parameter_server.worker_input import WorkerInput
 
 
-class ParameterServerExtended(PlacesVariables, ServerExtended):  # type: ignore[misc]
+class ParameterServerExtended(PlacesVariables, ServerExtended):
     """A strategy implementation that creates each variable on a server."""
 
     chief = CHIEF

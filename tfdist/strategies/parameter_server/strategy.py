@@ -26,9 +26,7 @@ from tfdist.strategies.parameter_server.servers import serve
 CONSISTENCIES = ("async", "bounded", "sync")
 
 
-class ParameterServerStrategy(
-    tf.distribute.ParameterServerStrategy  # type: ignore[misc]
-):
+class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     """Training with variables on parameter servers and gradients from workers.
 
     All processes run the same script. In a process whose task is worker or ps, the

@@ -17,7 +17,7 @@ WORKER = "/job:worker/replica:0/task:{}/device:CPU:0"
 _FAIL = 2
 
 
-class WorkerInput(tf.distribute.DistributedDataset):  # type: ignore[misc]
+class WorkerInput(tf.distribute.DistributedDataset):
     """The datasets that a function makes, each read by one worker.
 
     The chief traces the function; its datasets run on the workers. Any worker can make
