@@ -244,7 +244,9 @@ def test_variables_are_paired_by_place_whatever_they_are_called(by_rank):
     (names, first), (other_names, second) = (seen["broadcast"] for seen in by_rank)
 
     assert names != other_names
-    assert all(map(np.array_equal, first, second))
+    are_equal = [*map(np.array_equal, first, second)]
+    # But for the state of the dropout.
+    assert are_equal == ["seed_generator" not in name for name in names] + [True] * 2
     assert first[-2:] == [True, 2.5]
 
 

@@ -55,6 +55,14 @@ class Launcher:
             )
         return seconds
 
+    def stall_timeout(self, default: float) -> float:
+        """Return the seconds that a rank of a Horovod script may wait for others."""
+        text = self._env.get("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "")
+        # As Horovod reads it; 0 means no limit.
+        seconds = int(text) if text.isdecimal() else default
+        is_off = self._env.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in ("", "0")
+        return math.inf if is_off or not seconds else float(seconds)
+
     def secret(self) -> str:
         """Return the secret of the job, from a variable or a file; "" without one."""
         name = self._env.get(SECRET_FILE_VARIABLE)

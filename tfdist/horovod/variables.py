@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdist.collectives.wire_format import from_move, to_move
 from tfdist.compat.keras.learning_rates import optimizers_of
+from tfdist.compat.keras.variables import is_seed_state
 from tfdist.horovod.native import joint_call, native
 
 _BROADCAST = "a broadcast of variables"
@@ -23,7 +24,8 @@ def broadcast_variables(
     """Assign one rank's values to the variables of all ranks.
 
     Variables are matched by position, not by name: each process numbers its Keras
-    layers separately.
+    layers separately. States of random layers, which Keras 3 lists in
+    `model.variables`, are left out: dropout differs between ranks, as in Horovod.
 
     Args:
         variables: Keras or TensorFlow variables, with equal shapes and dtypes on all
@@ -40,7 +42,7 @@ def broadcast_variables(
         >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
         >>> hvd.broadcast_variables(model.variables, root_rank=0)
     """
-    inner = [tensorflow_variable(variable) for variable in variables]
+    inner = [tensorflow_variable(v) for v in variables if not is_seed_state(v)]
     if inplace:
         with joint_call(_BROADCAST, process_set):
             native.broadcast_variables(inner, root_rank, process_set, inplace=True)

@@ -172,8 +172,10 @@ class Console:
     def _write(self, descriptor: int, data: bytes) -> None:
         """Write bytes, or print them as text."""
         if self._by_print:
-            text = data.decode(errors="replace")
-            print(text, end="", file=stream_of(descriptor), flush=True)
+            stream = stream_of(descriptor)
+            encoding = stream.encoding or "utf-8"
+            text = data.decode(errors="replace").encode(encoding, "replace")
+            print(text.decode(encoding), end="", file=stream, flush=True)
         else:
             write_all(descriptor, data)
 

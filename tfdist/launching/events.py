@@ -34,19 +34,30 @@ def received_signals(numbers: Iterable[signal.Signals]) -> Iterator[socket.socke
         if threading.current_thread() is not threading.main_thread():
             yield reading
             return
-        # Python writes the byte; a handler only has to exist.
-        before = {
-            number: signal.signal(number, lambda number, frame: None)
-            for number in numbers
-            if signal.getsignal(number) != signal.SIG_IGN
-        }
+        # Python writes the byte; a handler only has to exist. It does so only while the
+        # byte has a place, or a signal between them would do nothing.
         descriptor = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+        before = {}
         try:
+            for number in numbers:
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    before[number] = signal.signal(number, lambda number, frame: None)
             yield reading
         finally:
-            signal.set_wakeup_fd(descriptor)
-            for number, action in before.items():
-                signal.signal(number, action)
+            try:
+                for number, action in before.items():
+                    signal.signal(number, action)
+            finally:
+                signal.set_wakeup_fd(descriptor)
+
+
+def ending_signal(signals: socket.socket | None) -> signal.Signals | None:
+    """Return the first signal to end that waits in a socket, and leave it there."""
+    waiting = b""
+    if signals is not None:
+        with contextlib.suppress(BlockingIOError):
+            waiting = signals.recv(64, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    return next((signal.Signals(n) for n in waiting if n in ENDING_SIGNALS), None)
 
 
 class WakeUp:

@@ -75,8 +75,12 @@ class Guardian:
 
     def _pass_signals_on(self, seconds: float | None) -> bool:
         """Wait for events; return False if everything must be killed now."""
-        sources = [self._control, self._child_events]
-        ready, _, _ = select.select(sources, [], [], seconds)
+        # Not `select`, which takes no descriptors above 1023.
+        poll = select.poll()
+        for source in (self._control, self._child_events):
+            poll.register(source, select.POLLIN)
+        timeout = None if seconds is None else 1e3 * seconds
+        ready = {descriptor for descriptor, _ in poll.poll(timeout)}
         if self._child_events in ready:
             os.read(self._child_events, 4096)
         if self._control not in ready:

@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import os
-import select
 import shlex
 import socket
 import sys
@@ -15,6 +14,7 @@ from dataclasses import dataclass, replace
 from tfdist.cluster import Cluster
 from tfdist.cluster.address import is_loopback, split_address
 from tfdist.cluster.hosts import HostSlots, number_ports
+from tfdist.launching.events import ending_signal
 from tfdist.launching.job import SLOT_VARIABLE, Job, ProcessSpec
 from tfdist.launching.machine import (
     Machine,
@@ -91,6 +91,10 @@ class Pods:
 Placement = tuple[Sequence[ProcessSpec], Mapping[str, RemoteHost]]
 
 
+class InterruptedBy(Exception):
+    """The name of a signal that ends a run whose hosts are not yet connected."""
+
+
 class UnusableHosts(OSError):
     """The failures of all hosts that do not answer, or lack what the job needs."""
 
@@ -133,8 +137,11 @@ def planned_on_hosts(
     slots: Sequence[int],
     signals: socket.socket | None = None,
 ) -> Iterator[Placement]:
-    """Connect to the hosts of some slots, and plan the job on their resources."""
-    # A signal during the connection raises KeyboardInterrupt.
+    """Connect to the hosts of some slots, and plan the job on their resources.
+
+    Raises:
+        InterruptedBy: If a signal to end comes first.
+    """
     deadline = time.monotonic() + hosts.start_timeout_seconds
     taken = fill(hosts, slots)
     with contextlib.ExitStack() as stack:
@@ -222,8 +229,8 @@ def _hellos(
     for name, host in remote.items():
         while not host.hello.done() and time.monotonic() < deadline:
             concurrent.futures.wait([host.hello], _POLL_SECONDS)
-            if signals is not None and select.select([signals], [], [], 0)[0]:
-                raise KeyboardInterrupt
+            if number := ending_signal(signals):
+                raise InterruptedBy(number.name)
         try:
             hello = hellos[name] = host.hello.result(timeout=0)
         except TimeoutError as error:

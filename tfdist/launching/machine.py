@@ -41,7 +41,7 @@ class Machine:
     cores: tuple[int, ...]
     # The cores near each GPU, empty if unknown.
     gpus: tuple[tuple[int, ...], ...] = ()
-    # CUDA_VISIBLE_DEVICES on another host, which that of the launcher replaces.
+    # CUDA_VISIBLE_DEVICES on another host, which replaces that of the launcher.
     visible: str | None = None
 
     @classmethod

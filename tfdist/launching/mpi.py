@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import os
-import select
 import shlex
 import shutil
 import signal
@@ -17,12 +16,13 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import groupby
+from multiprocessing.connection import wait
 from typing import IO
 
 from tfdist.cluster.this_host import count_gpus, may_use_gpu
 from tfdist.launching import mpi_placeholder
 from tfdist.launching.console import print_line
-from tfdist.launching.events import ENDING_SIGNALS
+from tfdist.launching.events import ending_signal
 from tfdist.launching.isolation import enter_network
 from tfdist.launching.job import Job, ProcessSpec
 from tfdist.launching.machine import available_cores, held_folder, remove_left
@@ -220,10 +220,9 @@ def _reports(
     while len(found) < count:
         sources = [process.stdout.fileno()]
         sources += [] if signals is None else [signals.fileno()]
-        seconds = max(0.0, deadline - time.monotonic())
-        ready, _, _ = select.select(sources, [], [], seconds)
+        ready = wait(sources, max(0.0, deadline - time.monotonic()))
         if signals is not None and signals.fileno() in ready:
-            if {*signals.recv(64, socket.MSG_PEEK)} & {*ENDING_SIGNALS}:
+            if ending_signal(signals):
                 return found
             signals = None
             continue

@@ -71,7 +71,7 @@ class OutputPump:
         # A separate thread, so that a blocked console, such as a pager, never blocks
         # the launcher. `on_error` means that `error` is set, and output is only kept in
         # memory.
-        self.error: OSError | None = None
+        self.error: OSError | ValueError | None = None
         self._output = output
         self._console = Console(tag=output.tag, by_print=output.by_print)
         self._on_end = on_end
@@ -235,7 +235,8 @@ class OutputPump:
             return
         try:
             write()
-        except OSError as error:
+        # A stream of Python's may be closed.
+        except (OSError, ValueError) as error:
             self.error = error
             self._on_error()
 

@@ -155,8 +155,10 @@ def _share_near_gpu(
     job: Job, machine: Machine, cluster: Cluster, environ: Mapping[str, str]
 ) -> tuple[int, ...]:
     """Return a rank's share of the cores near its GPU; empty if unknown."""
-    inherited = environ.get(VISIBLE_VARIABLE, machine.visible)
-    gpus = visible_gpus(machine.gpus, job.env.get(VISIBLE_VARIABLE, inherited))
+    visible = machine.visible
+    if visible is None:
+        visible = environ.get(VISIBLE_VARIABLE)
+    gpus = visible_gpus(machine.gpus, job.env.get(VISIBLE_VARIABLE, visible))
     return share_near_gpu(gpus, rank=cluster.local_rank, size=cluster.local_size)
 
 

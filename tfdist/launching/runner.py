@@ -3,7 +3,6 @@
 import contextlib
 import math
 import os
-import select
 import shlex
 import socket
 import sys
@@ -12,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from multiprocessing.connection import wait
 from pathlib import Path
 
 from tfdist.cluster.launcher import (
@@ -29,6 +29,7 @@ from tfdist.launching.events import PASSED_ON, received_signals
 from tfdist.launching.horovod import PORT_VARIABLE, rendezvous
 from tfdist.launching.hosts import (
     Hosts,
+    InterruptedBy,
     Placement,
     Pods,
     UnusableHosts,
@@ -45,9 +46,12 @@ from tfdist.launching.restarts import Attempt, Restarts
 from tfdist.launching.result import RunResult
 from tfdist.launching.supervisor import Supervisor
 from tfdist.recorder.job import End, note_end
+from tfdist.rendezvous.presence import allow_open_files
 from tfdist.rendezvous.secret import new_nonce
 
 _LOOK_UPS_AT_A_TIME = 32
+# More than a rank on another host takes, whose connection counts.
+_FILES_OF_RANK = 10
 
 
 def run(
@@ -89,6 +93,8 @@ def run_job(
     deadline = time.monotonic() + (limits.timeout_seconds or math.inf)
     slots: tuple[int, ...] | None = tuple(range(job.process_count))
     attempts: list[Attempt] = []
+    files = len(os.listdir("/dev/fd")) + _FILES_OF_RANK * job.process_count
+    allow_open_files(files, "The launcher needs pipes to every rank")
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(received_signals(PASSED_ON))
         folder = stack.enter_context(held_folder("tfdist-run-"))
@@ -99,7 +105,7 @@ def run_job(
                 notice = restarts.notice(attempts, slots) + when
                 on_restart(attempts[-1].result, notice)
                 # A signal ends the wait, and the next attempt.
-                select.select([signals], [], [], min(pause, _seconds_to(deadline)))
+                wait([signals], min(pause, _seconds_to(deadline)))
             # The log of an earlier attempt explains the restart.
             out = replace(output or Output(), attempt=len(attempts))
             left = limits
@@ -151,6 +157,8 @@ def _run_attempt(
         if not output.attempt:
             raise
         return RunResult((), "hosts", error.text, unusable=error.names)
+    except InterruptedBy as error:
+        return RunResult((), "signal", str(error), was_interrupted=True)
 
 
 def _facts_of(progress: Path, output: Output) -> dict[str, str]:

@@ -17,7 +17,7 @@ from tfdist.cluster.launcher import (
     read_saved_step,
 )
 from tfdist.launching.console import print_line
-from tfdist.launching.events import ENDING_SIGNALS, Timers, WakeUp
+from tfdist.launching.events import ENDING_SIGNALS, PASSED_ON, Timers, WakeUp
 from tfdist.launching.job import Limits, ProcessSpec
 from tfdist.launching.output import Output, OutputPump
 from tfdist.launching.process import GuardedProcess, RankProcess
@@ -158,7 +158,7 @@ class Supervisor:
             elif number == signal.SIGTSTP:
                 self._send(signal.SIGSTOP)
                 os.kill(os.getpid(), signal.SIGSTOP)
-            else:
+            elif number in PASSED_ON:
                 # Ranks that save their state and stop at SIGUSR1 are not started again.
                 self._was_interrupted |= number == signal.SIGUSR1
                 self._send(signal.Signals(number))

@@ -112,7 +112,8 @@ def _stall(
     text = (
         f"{names[late]} has waited {report.seconds:.0f} s in {report.where}. "
         f"{where or 'All ranks are in it'}. If it is work that takes so long, raise "
-        f"timeout_seconds of the strategy (now {timeout_seconds:g})."
+        f"timeout_seconds of the strategy (now {timeout_seconds:g}), or, without a "
+        "strategy, HOROVOD_STALL_SHUTDOWN_TIME_SECONDS."
     )
     return Failure("stalled", text, behind[0] if len(behind) == 1 else None)
 

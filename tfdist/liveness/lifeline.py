@@ -71,7 +71,7 @@ class Lifeline:
         self._points, self._must_ask = 0, False
         self._call, self._what, self._inside = 0, "nothing yet", 0
         self._since = time.monotonic()
-        self._closed = False
+        self._closed, self._is_alone = False, False
         os.register_at_fork(after_in_child=connection.close)
         for target in (self._listen, self._beat):
             threading.Thread(
@@ -86,6 +86,8 @@ class Lifeline:
             self._since = time.monotonic()
         self._inside += 1
         try:
+            if self._is_alone:
+                raise self._alone(what)
             yield
         finally:
             self._inside -= 1
@@ -108,6 +110,8 @@ class Lifeline:
         with self.record.entry(what), here, self._arrived:
             while key not in self._values:
                 self.check()
+                if self._is_alone:
+                    raise self._alone(what)
                 self._arrived.wait()
             return self._values.pop(key)
 
@@ -140,7 +144,8 @@ class Lifeline:
         if wishes and not self._must_ask:
             self._send({"kind": "stop"})
         with self._arrived:
-            while (wishes or self._must_ask) and _STOP not in self._values:
+            must_ask = wishes or self._must_ask
+            while must_ask and _STOP not in self._values and not self._is_alone:
                 self.check()
                 self._arrived.wait()
             self._points += 1
@@ -169,7 +174,8 @@ class Lifeline:
         self._send({"kind": "exchange", "key": key, "value": None})
         with self._arrived:
             self._arrived.wait_for(
-                lambda: key in self._values or self.failure is not None, timeout_seconds
+                lambda: key in self._values or self._is_alone or self.failure,
+                timeout_seconds,
             )
 
     def close(self) -> None:
@@ -250,12 +256,19 @@ class Lifeline:
         # Behind a cut network, the kernel has closed the connection.
         except (OSError, ValueError):
             pass
-        if not self._closed:
+        if self._closed:
+            return
+        if self._call_of_chief is not None:
             advice = "Look at the end of its log for the cause, then start all ranks"
-            failure = Failure("lost", f"{self._name_of_hub} {how}. {advice} again.")
-            if self._call_of_chief is None and self._inside:
-                failure = ended(self._name_of_hub, "this rank waits", self._what)
-            self._fail(failure)
+            self._fail(Failure("lost", f"{self._name_of_hub} {how}. {advice} again."))
+            return
+        # Rank 0 has ended in good order, of which work without it must not hear. A call
+        # first counts as begun, and then looks whether rank 0 is there.
+        with self._arrived:
+            self._is_alone = True
+            self._arrived.notify_all()
+        if self._inside:
+            self._fail(ended(self._name_of_hub, "this rank waits", self._what))
 
     def _handle(self, message: dict[str, Any]) -> None:
         """Act on a message from the hub."""
@@ -283,6 +296,10 @@ class Lifeline:
             with self._arrived:
                 self._call_of_chief = message["call"]
                 self._arrived.notify_all()
+
+    def _alone(self, what: str) -> ConnectionError:
+        """Return the error of a call that rank 0 has left out."""
+        return ConnectionError(ended(self._name_of_hub, "this rank waits", what).text)
 
     def _answer(self) -> None:
         """Send what this rank does."""

@@ -107,7 +107,8 @@ class Handshake:
         if listener is None:
             connections = {0: self._join(places)}
         else:
-            allow_open_files(len(self.names) + 2 * _UNPROVEN)
+            purpose = "Rank 0 needs a connection to every rank"
+            allow_open_files(len(self.names) + 2 * _UNPROVEN, purpose)
             with listener:
                 connections = self._gather(listener)
         return Meeting(self.rank, self.names, connections)

@@ -113,15 +113,15 @@ class Absence:
         return self.refusals >= REFUSALS or now - self.since >= SILENCE_SECONDS
 
 
-def allow_open_files(count: int) -> None:
+def allow_open_files(count: int, purpose: str) -> None:
     """Let this process have as many files and connections open, if the system does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         if hard != resource.RLIM_INFINITY and hard < count:
             raise OSError(
-                "Rank 0 needs a connection to every rank, and may not open as many "
-                f"files. Received: a limit of {hard}, where {count} are needed. Raise "
-                f"it where the job starts: ulimit -n {count}"
+                f"{purpose}, and may not open as many files. Received: a limit of "
+                f"{hard}, where {count} are needed. Raise it where the job starts: "
+                f"ulimit -n {count}"
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
@@ -129,14 +129,16 @@ def allow_open_files(count: int) -> None:
 def _bind(cluster: Cluster) -> socket.socket:
     """Bind this process's own address without listening."""
     host, port = split_address(cluster.address)
-    is_ipv6 = ":" in host
-    # A host may not know its own name or outer address (NAT, containers).
+    # A host may not know its own name or outer address (NAT, containers), and others
+    # may know an IPv6 address alone.
     bound = host if is_loopback(host) else ""
+    is_both = not bound and socket.has_dualstack_ipv6()
+    is_ipv6 = ":" in host or is_both
     bearer = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET)
     try:
         bearer.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if is_ipv6:
-            bearer.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            bearer.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_both)
         bearer.bind((bound, port))
     except BaseException:
         bearer.close()

@@ -1,5 +1,6 @@
 """The last saved step outlives the process that has written it."""
 
+import math
 import os
 import signal
 import subprocess
@@ -91,3 +92,17 @@ def test_a_removed_folder_is_made_again(tmp_path):
     # The ranks of a job that has run for long have met.
     assert read_saved_step(progress) == 0
     assert ask_for_stacks(progress).exists()
+
+
+@pytest.mark.parametrize(
+    ("env", "seconds"),
+    [
+        ({}, 600.0),
+        ({"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "3600"}, 3600.0),
+        ({"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0"}, math.inf),
+        ({"HOROVOD_STALL_CHECK_DISABLE": "1"}, math.inf),
+        ({"HOROVOD_STALL_CHECK_DISABLE": "0"}, 600.0),
+    ],
+)
+def test_horovods_own_variables_say_how_long_ranks_wait(env, seconds):
+    assert Launcher(env).stall_timeout(600.0) == seconds

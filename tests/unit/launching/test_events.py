@@ -2,11 +2,17 @@
 
 import os
 import signal
+import socket
 import threading
 
 import pytest
 
-from tfdist.launching.events import Timers, WakeUp, received_signals
+from tfdist.launching.events import (
+    Timers,
+    WakeUp,
+    ending_signal,
+    received_signals,
+)
 
 
 def test_signals_wait_until_they_are_read_and_handlers_come_back():
@@ -22,6 +28,42 @@ def test_signals_wait_until_they_are_read_and_handlers_come_back():
     assert [*first, *second] == [signal.SIGUSR1, signal.SIGINT]
     assert (signal.getsignal(signal.SIGUSR1), received.fileno()) == (before, -1)
     assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_no_signal_is_lost_before_the_first_byte_or_after_the_last(monkeypatch):
+    received, original = [], signal.signal
+    before = original(signal.SIGUSR1, lambda number, frame: received.append("before"))
+
+    def set_and_raise(number, action):
+        replaced = original(number, action)
+        signal.raise_signal(number)
+        return replaced
+
+    monkeypatch.setattr(signal, "signal", set_and_raise)
+    try:
+        with received_signals([signal.SIGUSR1]) as reading:
+            first = reading.recv(1)
+    finally:
+        original(signal.SIGUSR1, before)
+
+    assert (first, received) == (bytes([signal.SIGUSR1]), ["before"])
+
+
+@pytest.mark.parametrize(
+    ("waiting", "found"),
+    [
+        ([], None),
+        ([signal.SIGUSR2], None),
+        ([signal.SIGUSR2, signal.SIGTERM, signal.SIGINT], signal.SIGTERM),
+    ],
+)
+def test_a_signal_to_end_is_seen_among_others_and_stays(waiting, found):
+    reading, writing = socket.socketpair()
+    with reading, writing:
+        writing.send(bytes(waiting))
+
+        assert ending_signal(reading) == found
+        assert ending_signal(reading) == found
 
 
 def test_in_another_thread_no_signal_is_received():

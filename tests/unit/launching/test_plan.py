@@ -167,9 +167,9 @@ FAR, NEAR = [(0, 1), (2, 3)], [(2, 3), (0, 1)]
         ({"environ": {"CUDA_VISIBLE_DEVICES": "1,0"}}, FAR),
         ({"environ": {"CUDA_VISIBLE_DEVICES": "1"}}, FAR),
         ({"env": {"CUDA_VISIBLE_DEVICES": "1,0"}}, FAR),
-        # The launcher's variable wins over that of another host, the job's over both.
+        # The variable of another host wins over the launcher's, the job's over both.
         ({"visible": "1,0"}, FAR),
-        ({"visible": "1,0", "environ": {"CUDA_VISIBLE_DEVICES": "0,1"}}, NEAR),
+        ({"visible": "1,0", "environ": {"CUDA_VISIBLE_DEVICES": "0,1"}}, FAR),
         (
             {
                 "environ": {"CUDA_VISIBLE_DEVICES": "1,0"},

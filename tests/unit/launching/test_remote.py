@@ -13,7 +13,7 @@ import time
 import pytest
 
 from tfdist.cluster.launcher import read_culprit, read_saved_step
-from tfdist.cluster.this_host import cores_of_gpus
+from tfdist.cluster.this_host import cores_of_gpus, parent_of
 from tfdist.launching.job import ProcessSpec
 from tfdist.launching.machine import installed_versions
 from tfdist.launching.remote import messages
@@ -285,6 +285,24 @@ def test_signals_reach_their_rank_after_its_start(start):
     assert start("exit 3", 7).wait() == 3
 
 
+def test_signals_to_all_processes_of_a_host_leave_its_ranks_time_to_save(start):
+    rank = start("trap 'sleep 0.5; exit 7' TERM; echo $PPID; sleep 1000 & wait")
+    agent = parent_of(int(rank.printed.readline()))
+
+    os.kill(agent, signal.SIGTERM)
+    os.kill(agent, signal.SIGUSR1)
+    rank.process.send(signal.SIGTERM)
+
+    assert rank.wait() == 7
+
+
+def test_an_interpreter_that_is_missing_within_the_working_directory(connect):
+    python = f"{os.getcwd()}/missing/python"
+
+    with pytest.raises(OSError, match=f"^There is no such interpreter on {HOST}"):
+        connect(python=python).hello.result(SECONDS)
+
+
 def test_a_connection_that_breaks_ends_both_sides(start, host, assert_ends):
     rank = start("echo $$; exec sleep 1000")
     pid = int(rank.printed.readline())
@@ -395,7 +413,22 @@ def test_variables_of_a_host_or_login_stay_there():
     own = {"HOME": "/root", "USER": "me", "SSH_AUTH_SOCK": "/x", "XDG_DATA": "/y"}
     own |= {"SLURM_PROCID": "0", "PMIX_RANK": "0", "_": "x", "DBUS_X": "1"}
 
-    assert carried_environment(kept | own) == kept
+    assert carried_environment(kept | own, None) == kept
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "carried"),
+    [
+        ("0,1", None, True),
+        ("", None, True),
+        ("0,1", "2", False),
+        ("GPU-8932f937", None, False),
+    ],
+)
+def test_gpus_are_named_as_there(here, there, carried):
+    environ = {"CUDA_VISIBLE_DEVICES": here}
+
+    assert carried_environment(environ, there) == (environ if carried else {})
 
 
 @pytest.mark.parametrize(

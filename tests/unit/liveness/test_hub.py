@@ -358,7 +358,8 @@ def test_who_waits_too_long_is_told_who_is_behind():
         "stalled",
         "rank 0 (worker 0, h0:1) has waited 61 s in fit. rank 1 (worker 1, h1:1) is in "
         "no joint call; its last was evaluate, for 62 s. If it is work that takes so "
-        "long, raise timeout_seconds of the strategy (now 60).",
+        "long, raise timeout_seconds of the strategy (now 60), or, without a "
+        "strategy, HOROVOD_STALL_SHUTDOWN_TIME_SECONDS.",
         culprit=1,
     )
 

@@ -1,3 +1,4 @@
+import re
 import socket
 import sys
 import threading
@@ -242,6 +243,40 @@ def test_a_hub_that_goes_away_is_a_lost_rank(line):
         match=r"rank 0 \(worker 0, h:0\) is gone: its connection closed\. Look at the "
         "end of its log for the cause, then start all ranks again",
     ):
+        line.lifeline.check()
+
+
+ENDED = rf"^{re.escape(HUB)} has ended its program, without an error, while this rank"
+
+
+def say_goodbye(line):
+    """Leave as rank 0 does in good order."""
+    send(line.hub, {"kind": "beat", "call": None})
+    line.hub.close()
+
+
+def test_work_without_rank_0_goes_on_after_its_end_until_it_is_needed(line):
+    say_goodbye(line)
+    for thread in threading.enumerate():
+        if thread.name == "tfdist lifeline 1":
+            thread.join(SECONDS)
+
+    line.lifeline.check()
+    assert line.lifeline.stops_here(True) is False
+    with pytest.raises(ConnectionError, match=f"{ENDED} waits for it in step 1"):
+        line.lifeline.call("step 1").__enter__()
+    for joint in (True, False):
+        with pytest.raises(ConnectionError, match="in the exchange of losses"):
+            line.lifeline.exchange("losses", 0, joint=joint)
+    assert line.texts == []
+
+
+def test_a_rank_that_waits_for_rank_0_is_interrupted_by_its_end(line):
+    with line.lifeline.call("step 1"):
+        say_goodbye(line)
+        assert line.failed.wait(SECONDS)
+
+    with pytest.raises(ConnectionError, match=f"{ENDED} waits for it in step 1"):
         line.lifeline.check()
 
 

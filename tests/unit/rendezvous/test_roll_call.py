@@ -392,12 +392,12 @@ def test_more_ranks_than_files_that_may_be_open_are_refused(monkeypatch):
     monkeypatch.setattr(
         presence.resource, "setrlimit", lambda which, given: changed.append(given)
     )
-    presence.allow_open_files(1000)
+    presence.allow_open_files(1000, "A job needs files")
     assert changed == []
-    presence.allow_open_files(1500)
+    presence.allow_open_files(1500, "A job needs files")
     assert changed == [(1500, 2000)]
     with pytest.raises(OSError, match=r"limit of 2000, where 2001 are needed\. Raise"):
-        presence.allow_open_files(2001)
+        presence.allow_open_files(2001, "A job needs files")
 
 
 def test_a_stranger_that_says_nothing_is_not_waited_for(calls):

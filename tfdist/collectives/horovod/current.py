@@ -4,7 +4,9 @@ import sys
 from typing import Any
 
 from tfdist.cluster.detect import is_elastic
+from tfdist.cluster.launcher import Launcher
 from tfdist.collectives.base import Collective
+from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS
 
 
 def started_rank() -> int | None:
@@ -38,7 +40,8 @@ def collective_of(process_set: Any) -> Collective:
         # Only programs with Horovod can import this.
         from tfdist.collectives.horovod.collective import HorovodCollective
 
-        HorovodCollective(process_set)
+        seconds = Launcher().stall_timeout(TIMEOUT_SECONDS)
+        HorovodCollective(process_set, timeout_seconds=seconds)
     collective: Collective = process_set.tfdist_collective
     return collective
 

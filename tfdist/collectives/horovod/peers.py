@@ -64,7 +64,8 @@ def gather_guests(
         "Not every rank takes part in the training. Received: nothing from some of the "
         f"{size} ranks after {timeout_seconds:g} s, on rank {hvd.rank()}. Make the "
         "strategy, or train with the wrapped optimizer, on every one of them: one may "
-        "have had no batch, or run another program."
+        "have had no batch, or run another program. If one only comes later, set "
+        "TFDIST_START_TIMEOUT to more seconds."
     )
     is_late = threading.Event()
 

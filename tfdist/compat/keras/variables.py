@@ -57,6 +57,13 @@ def assign_and_note(original: Any, self: Any, value: Any) -> Any:
     return original(self, value)
 
 
+def is_seed_state(variable: Any) -> bool:
+    """Return whether a variable is the state of a `SeedGenerator`."""
+    # Keras gives every one this name, and lists it among the variables of layers.
+    is_of_keras = isinstance(variable, keras.Variable)
+    return is_of_keras and bool(variable.name == "seed_generator_state")
+
+
 def raw_variables_of(model: Any) -> list[Any]:
     """Return the `tf.Variable`s of a model that are not part of Keras's variables."""
     found = tf.train.TrackableView(model).descendants()

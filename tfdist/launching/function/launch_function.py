@@ -114,7 +114,9 @@ def _run_here(call: Call, processes: int, collective: str) -> RankEnd:
         job = Job(child.command(folder), size=processes, collective=collective)
         child.write_job(folder, call.pickled, sources=call.sources)
         result = run_job(job, output=Output(by_print=True))[-1].result
-        if result.reason == "signal":
-            # Now that the processes have ended, this one does what it does by itself.
-            signal.raise_signal(signal.Signals[result.detail])
-        return RankEnd.of(result, folder, processes)
+        end = RankEnd.of(result, folder, processes)
+    if result.reason == "signal":
+        # Now that nothing is left of the processes, this one does what it does by
+        # itself.
+        signal.raise_signal(signal.Signals[result.detail])
+    return end

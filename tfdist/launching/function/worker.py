@@ -24,7 +24,7 @@ _LEGACY_VARIABLE = "TF_USE_LEGACY_KERAS"
 class Rendezvous:
     """What all ranks of a job share; the engine carries it to its workers."""
 
-    secret: str = field(default_factory=new_nonce)
+    secret: str = field(default_factory=new_nonce, repr=False)
     run_id: str = field(default_factory=new_run_id)
 
     def spec(self, addresses: Sequence[str], rank: int, threads: int) -> ProcessSpec:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tfdist.cluster.launcher import PROGRESS_VARIABLE, ask_for_stacks, read_notes
 from tfdist.cluster.this_host import VISIBLE_VARIABLE, cores_of_gpus
+from tfdist.launching.events import PASSED_ON
 from tfdist.launching.job import RESERVED_VARIABLES, ProcessSpec
 from tfdist.launching.machine import (
     available_cores,
@@ -178,6 +179,10 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
+    # Slurm, or a host that shuts down, signals all processes there, and ranks may be
+    # saving their state. Ranks inherit no handler, but would inherit SIG_IGN.
+    for number in PASSED_ON:
+        signal.signal(number, lambda number, frame: None)
     os.write(writing, GREETING)
     asyncio.run(_serve(reading, writing, int(sys.argv[1])))
     sys.stderr.flush()

@@ -17,6 +17,7 @@ from concurrent.futures import CancelledError, Future
 from pathlib import Path, PurePath
 
 from tfdist.cluster.launcher import PROGRESS_VARIABLE, write_notes
+from tfdist.cluster.this_host import VISIBLE_VARIABLE
 from tfdist.launching.job import ProcessSpec
 from tfdist.launching.process import RankProcess
 from tfdist.launching.remote.messages import (
@@ -43,6 +44,8 @@ _NOT_CARRIED = (
     *("DISPLAY", "HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL"),
     *("SHLVL", "TERM", "TMPDIR", "USER", "XAUTHORITY", "_"),
 )
+# Variables by which Slurm would give the step of a host a share of it.
+_SHARES_OF_SLURM = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SRUN_CPUS_PER_TASK")
 _PREFIXES_NOT_CARRIED = ("DBUS_", "OMPI_", "PMI", "SLURM", "SSH_", "XDG_")
 
 # Grace periods for the agent to exit, and for ssh to explain a lost connection.
@@ -81,12 +84,13 @@ _CAUSES = (
         "The name of the host {host} is not known here.",
         "Correct the name, or give the host an entry in ~/.ssh/config.",
     ),
+    # First the longer path, which may lie in the other.
+    ("{python}", "There is no such interpreter on {host}.", _SAME_ENVIRONMENT),
     (
         "{folder}",
         "The working directory does not exist on {host}.",
         "Start from a folder that all hosts have, as on a shared file system.",
     ),
-    ("{python}", "There is no such interpreter on {host}.", _SAME_ENVIRONMENT),
     (
         "",
         "The connection to {host} has ended with exit code {code}.",
@@ -121,6 +125,7 @@ class RemoteHost:
         # A session of its own, so that Ctrl-C at the terminal does not reach it.
         self.process = subprocess.Popen(
             ssh_command(ssh, name, line),
+            env={n: v for n, v in os.environ.items() if n not in _SHARES_OF_SLURM},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -150,7 +155,9 @@ class RemoteHost:
         assert self._link is not None
         if PROGRESS_VARIABLE in rank.spec.env:
             self._progress = Path(rank.spec.env[PROGRESS_VARIABLE])
-        env = {**carried_environment(os.environ), **rank.spec.env}
+        carried = carried_environment(os.environ, self.hello.result()["visible"])
+        own = {n: v for n, v in carried.items() if n not in rank.spec.unset}
+        env = {**own, **rank.spec.env}
         start = {"argv": rank.spec.argv, "env": env, "cores": rank.spec.cores}
         self._link.send({"kind": "start", "rank": rank.rank, **start})
 
@@ -370,10 +377,17 @@ def agent_line(folder: str, python: str, pythonpath: str | None, slots: int) -> 
     return f"cd {shlex.quote(folder)} && exec {shlex.join(words)}"
 
 
-def carried_environment(environ: Mapping[str, str]) -> dict[str, str]:
+def carried_environment(
+    environ: Mapping[str, str], visible: str | None
+) -> dict[str, str]:
     """Return the variables that are not specific to a host, a login or a process."""
+    # A batch system may have chosen the GPUs of that host; an identifier, unlike a
+    # number, is of one host.
+    has_own = visible is not None
+    has_own |= any(map(str.isalpha, environ.get(VISIBLE_VARIABLE, "")))
+    left_out = {*_NOT_CARRIED, *([VISIBLE_VARIABLE] if has_own else [])}
     return {
         name: value
         for name, value in environ.items()
-        if name not in _NOT_CARRIED and not name.startswith(_PREFIXES_NOT_CARRIED)
+        if name not in left_out and not name.startswith(_PREFIXES_NOT_CARRIED)
     }

@@ -43,7 +43,7 @@ def test_ranks_meet_once(horovod, monkeypatch):
     horovod()
     made = []
 
-    def make(ranks):
+    def make(ranks, timeout_seconds):
         ranks.tfdist_collective = object()
         made.append(ranks.tfdist_collective)
 

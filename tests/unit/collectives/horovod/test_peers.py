@@ -121,7 +121,7 @@ def test_a_rank_that_does_not_come_is_not_waited_for_for_ever(peers, horovod):
         "Not every rank takes part in the training. Received: nothing from some of the "
         "2 ranks after 0.1 s, on rank 7. Make the strategy, or train with the wrapped "
         "optimizer, on every one of them: one may have had no batch, or run another "
-        "program."
+        "program. If one only comes later, set TFDIST_START_TIMEOUT to more seconds."
     )
     with pytest.raises(TimeoutError, match=re.escape(text)):
         peers.gather_guests(ranks(1), 0.1)

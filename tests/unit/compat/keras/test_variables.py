@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.compat.keras.variables import lying_beside
+from tfdist.compat.keras.variables import is_seed_state, lying_beside
 from tfdist.compat.mirrored import copies_here
 from tfdist.compat.parameter_server import drawing_rows
 from tfdist.strategies import MirroredStrategy
@@ -31,6 +31,13 @@ def test_copies_on_devices_are_assigned_and_read_as_one(aggregation, two_cpus):
 
     assert (float(variable), int(variable)) == (2.5, 2)
     assert [float(copy) for copy in copies_here(variable)] == [2.5, 2.5]
+
+
+def test_states_of_random_layers_are_known_among_variables():
+    layers = [keras.layers.Dense(1), keras.layers.Dropout(0.5)]
+    model = keras.Sequential([keras.Input((1,)), *layers])
+
+    assert [*filter(is_seed_state, model.variables)] == [layers[1].seed_generator.state]
 
 
 # Places.
