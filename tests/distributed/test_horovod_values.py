@@ -1,5 +1,8 @@
 """The functions of `tfdist.horovod` between two ranks, and three for process sets."""
 
+import os
+import time
+
 import numpy as np
 import pytest
 from horovod_jobs import MPIRUN, run
@@ -290,6 +293,27 @@ def test_batches_of_all_ranks_are_normalized_together(by_rank):
 def test_a_rank_may_trace_a_tape_or_make_its_optimizer_alone(by_rank):
     assert [seen["traced alone"] for seen in by_rank] == [[8.0, 7.5]] * 2
     assert [seen["made anew"] for seen in by_rank] == [-3.0, -3.0]
+
+
+def work_on_after_rank_0():
+    """Return what Horovod says once rank 0 has ended in good order."""
+    import tensorflow as tf
+
+    import tfdist.horovod as hvd
+
+    hvd.init()
+    hvd.broadcast_variables([tf.Variable(1.0)], root_rank=0)
+    rank, first = hvd.rank(), hvd.allgather_object(os.getpid())[0]
+    while rank == 1 and os.path.exists(f"/proc/{first}"):
+        time.sleep(0.1)
+    # The end of a process is noticed a moment later.
+    time.sleep(0.5 * rank)
+    return hvd.rank(), hvd.size()
+
+
+@pytest.mark.slow
+def test_a_rank_may_work_on_after_the_others_have_ended():
+    assert run(work_on_after_rank_0) == [(0, 2), (1, 2)]
 
 
 # Process sets, and Adasum.
