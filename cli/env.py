@@ -15,6 +15,7 @@ from typing import Any
 
 import tfdist
 from tfdist.cluster.detect import explain
+from tfdist.cluster.this_host import core_quota
 from tfdist.cluster.variables import relevant_variables
 from tfdist.horovod_build.installed import (
     find_installed,
@@ -128,7 +129,7 @@ def _sections(variables: tuple[str, ...]) -> dict[str, Facts]:
             "platform": platform.platform(),
             "python": sys.executable,
             "tfdist_is_in": str(Path(tfdist.__file__).parent),
-            "cores": f"{len(available_cores())} of {os.cpu_count()}",
+            "cores": f"{len(available_cores()[: core_quota()])} of {os.cpu_count()}",
             "memory": f"{memory / 2**30:.3g} GiB",
             "gpus": _lines(("nvidia-smi", "-L")),
         },

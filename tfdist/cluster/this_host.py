@@ -1,4 +1,4 @@
-"""GPUs and processes of this host, and the cores near each GPU."""
+"""GPUs, cores and processes of this host."""
 
 import contextlib
 import os
@@ -71,6 +71,17 @@ def visible_gpus(
     places = {str(place): gpu for place, gpu in enumerate(gpus)}
     are_known = len({*words}) == len(words) and places.keys() >= {*words}
     return [places[word] for word in words] if are_known else []
+
+
+def core_quota(root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Return the number of cores whose time a container may use, None if unlimited."""
+    # Version 2 of control groups, and version 1; a container sees its own at the root.
+    old = [_read(root / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+    for words in (_read(root / "cpu.max").split(), old):
+        if len(words) == 2 and all(map(str.isdecimal, words)):
+            quota, period = map(int, words)
+            return max(1, quota // period)
+    return None
 
 
 def parent_of(process_id: int) -> int | None:

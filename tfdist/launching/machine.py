@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tfdist import __version__
 from tfdist.cluster.address import is_loopback, look_up, split_address
-from tfdist.cluster.this_host import cores_of_gpus
+from tfdist.cluster.this_host import core_quota, cores_of_gpus
 from tfdist.horovod_build.installed import tensorflow_version
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
@@ -43,12 +43,15 @@ class Machine:
     gpus: tuple[tuple[int, ...], ...] = ()
     # CUDA_VISIBLE_DEVICES on another host, which replaces that of the launcher.
     visible: str | None = None
+    # The number of cores whose time a container may use, None if unlimited.
+    quota: int | None = None
 
     @classmethod
     def here(cls, host: str, ports: Sequence[int]) -> "Machine":
         """Describe this machine, by the name that its processes know."""
         cores = available_cores()
-        return cls(host, tuple(ports), cores, cores_of_gpus(cores))
+        gpus = cores_of_gpus(cores)
+        return cls(host, tuple(ports), cores, gpus, quota=core_quota())
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from itertools import groupby
 from multiprocessing.connection import wait
 from typing import IO
 
-from tfdist.cluster.this_host import count_gpus, may_use_gpu
+from tfdist.cluster.this_host import core_quota, count_gpus, may_use_gpu
 from tfdist.launching import mpi_placeholder
 from tfdist.launching.console import print_line
 from tfdist.launching.events import ending_signal
@@ -52,7 +52,7 @@ def with_engine(job: Job) -> Job:
     if job.collective != "auto":
         return job
     environ = {**os.environ, **job.env}
-    cores, has_mpi = len(available_cores()), _is_bundled()
+    cores, has_mpi = len(available_cores()[: core_quota()]), _is_bundled()
     decide = partial(choose, job, environ, cores=cores, has_mpi=has_mpi)
     engine = decide(gpus=0)
     if engine == "mpi" and may_use_gpu(environ):

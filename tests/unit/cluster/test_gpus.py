@@ -1,10 +1,11 @@
-"""GPUs of a host, read from files of a kernel and a TensorFlow that are made here."""
+"""GPUs and cores of a host, read from files of a kernel and a TensorFlow made here."""
 
 import os
 
 import pytest
 
 from tfdist.cluster.this_host import (
+    core_quota,
     cores_of_gpus,
     count_gpus,
     may_use_gpu,
@@ -159,3 +160,22 @@ def test_a_host_without_gpus(write, tmp_path):
 )
 def test_visible_gpus_are_those_of_plain_numbers(visible, expected):
     assert [*visible_gpus([(0,), (1,), (2,)], visible)] == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({}, None),
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu.max": "250000 100000"}, 2),
+        ({"cpu.max": "50000 100000"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "400000", "cpu/cpu.cfs_period_us": "100000"}, 4),
+    ],
+)
+def test_the_quota_of_a_container_is_a_number_of_cores(files, quota, tmp_path):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+
+    assert core_quota(tmp_path) == quota

@@ -14,11 +14,12 @@ from tfdist.launching.plan import plan
 
 def specs_of(*, size=2, cores=(0, 1, 2, 3), environ=(), slots=None, **options):
     gpus, visible = options.pop("gpus", ()), options.pop("visible", None)
+    quota = options.pop("quota", None)
     job = Job(("/bin/prog", "arg"), **{"size": size, **options})
     ports = tuple(range(2000, 2000 + job.process_count))
     return plan(
         job,
-        [Machine("127.0.0.1", ports, tuple(cores), gpus, visible)],
+        [Machine("127.0.0.1", ports, tuple(cores), gpus, visible, quota)],
         run_id="5f",
         environ=dict(environ),
         slots=slots,
@@ -143,6 +144,28 @@ def test_env_wins_over_everything_but_identity():
 )
 def test_pins(size, bind_to, pins):
     assert [s.cores for s in specs_of(size=size, bind_to=bind_to)] == pins
+
+
+@pytest.mark.parametrize(
+    ("options", "pins", "threads"),
+    [
+        ({"quota": 4}, (0, 1), "2"),
+        ({"quota": 2}, (), "1"),
+        ({"quota": 1}, (), "1"),
+        ({"quota": 2, "bind_to": "none"}, (), "1"),
+        ({"quota": 2, "bind_to": "core"}, (0, 1), "2"),
+    ],
+)
+def test_a_quota_limits_threads_and_pins_none(options, pins, threads):
+    spec = specs_of(**options)[0]
+
+    assert (spec.cores, threads_of(spec)) == (pins, [threads] * 3)
+
+
+def test_a_quota_is_shared_by_workers():
+    specs = role_specs_of(workers=2, cores=range(8), quota=5)
+
+    assert [threads_of(spec)[0] for spec in specs] == ["2"] * 4
 
 
 def test_no_pins_without_a_core_for_each():
