@@ -1,6 +1,7 @@
 """The console: tags, progress bars, errors of several ranks, noise of TensorFlow."""
 
 import contextlib
+import io
 import os
 import pty
 import threading
@@ -94,6 +95,15 @@ def test_lines_are_printed_where_python_prints(capsys):
     console.show(STDERR, "", [b"notice\n"])
 
     assert capsys.readouterr() == ("[3] line \ufffd\n", "notice\n")
+
+
+def test_a_stream_without_a_character_gets_a_mark_in_its_place(monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr("sys.stdout", stream)
+
+    Console(tag=True, by_print=True).show(STDOUT, "3", ["é ━\n".encode()])
+
+    assert stream.buffer.getvalue() == b"[3] \xe9 ?\n"
 
 
 def test_in_a_file_a_progress_bar_has_a_line_every_ten_seconds(pipe):

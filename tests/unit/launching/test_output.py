@@ -1,5 +1,6 @@
 """Bytes of the ranks, on the console and in log files."""
 
+import io
 import json
 import os
 import platform
@@ -170,6 +171,16 @@ def test_who_takes_the_place_of_a_rank_writes_to_the_same_end():
     assert ended.wait(SECONDS)
     assert pump.tail(0) == ("first", "second")
     pump.close()
+
+
+def test_a_closed_stream_of_python_ends_no_thread(monkeypatch):
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr("sys.stdout", closed)
+
+    pump = pump_of(Output(by_print=True), rank_1)
+
+    assert str(pump.error) == "I/O operation on closed file."
 
 
 def test_the_launcher_has_lines_of_its_own(capfd):

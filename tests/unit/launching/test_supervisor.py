@@ -230,11 +230,13 @@ def test_the_last_worker_without_restarts_ends_the_run(supervise):
 def test_signals_that_came_before_the_start_count(supervise):
     ear, mouth = socket.socketpair()
     with ear, mouth:
-        mouth.send(bytes([signal.SIGTERM]))
+        # The alarm is of the program that has called `tfdist.launch`.
+        mouth.send(bytes([signal.SIGALRM, signal.SIGTERM]))
 
         result = supervise(FOREVER, signals=ear).wait()
 
     assert (result.reason, result.was_interrupted) == ("signal", True)
+    assert codes_of(result) == [-signal.SIGTERM]
 
 
 def test_a_guardian_that_is_stopped_is_given_up(supervise):
