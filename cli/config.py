@@ -53,6 +53,7 @@ exit code:
   tfdist config check then says everything that is wrong.
 """
 
+_COORDINATES = "coordinates, is the chief"  # Beside parameter servers.
 _ROLES = {
     "chief": "trains, is the chief",
     "worker": "trains",
@@ -168,7 +169,15 @@ def _describe_task(cluster: Cluster) -> str:
     """Describe the task and the rank of this process."""
     if not cluster.task.trains:
         return f"{cluster.task}, which has no rank"
+    if cluster.ps:  # Workers have ranks from 1, so "of" the size would mislead.
+        size = _size_of(cluster)
+        return f"{cluster.task}, rank {cluster.rank} (tfdist.size() is {size})"
     return f"{cluster.task}, rank {cluster.rank} of {cluster.size}"
+
+
+def _size_of(cluster: Cluster) -> int:
+    """Return the number of processes that train, as `tfdist.size()` does."""
+    return len(cluster.workers) if cluster.ps else cluster.size
 
 
 def show(args: argparse.Namespace) -> int:
@@ -241,7 +250,7 @@ def facts_of(explanation: Explanation, *, explained: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "task": str(cluster.task),
         "rank": (cluster.rank if cluster.jobs else place.rank) if trains else None,
-        "size": cluster.size if cluster.jobs else place.size,
+        "size": _size_of(cluster) if cluster.jobs else place.size,
         "tasks": _facts_of_tasks(cluster),
     }
     if explained:
@@ -264,13 +273,16 @@ def _facts_of_tasks(cluster: Cluster) -> list[dict[str, Any]]:
             host, port = split_address(address)
             # Without a chief, worker 0 is rank 0 and the chief.
             rank = index + (job == "worker" and cluster.chief is not None)
+            role = _ROLES["chief" if task.trains and rank == 0 else job]
+            if job == "chief" and cluster.ps:
+                role = _COORDINATES
             facts.append(
                 {
                     "task": str(task),
                     "rank": rank if task.trains else None,
                     "host": host,
                     "port": port,
-                    "role": _ROLES["chief" if task.trains and rank == 0 else job],
+                    "role": role,
                     "is_this": task == cluster.task,
                 }
             )

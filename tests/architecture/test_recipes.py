@@ -1,13 +1,16 @@
 """The recipes for clusters set the variables that tfdist reads there.
 
-That of Slurm is run in tests/distributed/test_slurm.py.
+That of Slurm is run in tests/distributed/test_slurm.py, but for a job's new start.
 """
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+from page_blocks import blocks_of
 
 from tfdist.cluster import detect
 from tfdist.cluster.detect import explain
@@ -98,3 +101,23 @@ def test_the_image_is_built_from_existing_files(compose):
     (program,) = re.findall(r'^ENTRYPOINT \["python", "(.+)"\]$', DOCKERFILE, re.M)
     for name in (*" ".join(sources).split(), program):
         assert (EXAMPLES.parent / name).exists()
+
+
+@pytest.mark.parametrize("options", [(), ("-euo", "pipefail")])
+@pytest.mark.parametrize("code", [0, 3, 143])
+def test_a_slurm_job_that_was_stopped_early_is_queued_again(code, options, tmp_path):
+    (block,) = blocks_of("docs/restarts.md", "bash")
+    programs = {"srun": f"exit {code}", "scontrol": f'echo "$@" >> {tmp_path / "said"}'}
+    for name, script in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+
+    done = subprocess.run(
+        ["bash", *options, "-c", block.text],
+        env={"PATH": path, "SLURM_JOB_ID": "7"},
+        check=False,
+    )
+
+    said = (tmp_path / "said").read_text() if (tmp_path / "said").exists() else ""
+    assert (done.returncode, said) == (code, "requeue 7\n" if code == 143 else "")

@@ -30,7 +30,6 @@ COMPILED = {
     "docs/horovod.md:python:2": "an elastic job: tests/distributed/"
     "test_horovod_elastic.py runs the same",
     "docs/parameter_servers.md:python:0": "needs servers, and has them below",
-    "docs/quick_start.md:python:0": "trains for long, below",
     **dict.fromkeys(
         [f"docs/with_others.md:python:{number}" for number in range(3)],
         "needs Ray or Spark: tests/distributed/test_launch_engines.py runs the same",
@@ -180,9 +179,7 @@ def test_the_quick_start_runs_on_two_processes(tmp_path):
             "\n"
         )
 
-    assert any("examples_per_second" in line for line in printed)
     assert {"[0] 0 2 0 2", "[1] 1 2 1 2"} <= set(printed)
-    assert (tmp_path / "model.keras").exists()
 
 
 def test_the_test_of_the_quick_start_passes(tmp_path):

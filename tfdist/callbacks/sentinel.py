@@ -29,12 +29,12 @@ class Sentinel(keras.callbacks.Callback):
     bits, in one exchange, every `every_steps` steps and after each epoch. An error
     names the first variable that differs, its ranks, and the step.
 
-    It compares trainable weights and optimizer variables, except those that each rank
-    has of its own: accumulated gradients, and with `shard_optimizer=True` the variables
-    of one owner. The moving statistics of layers differ within an epoch, and are not
-    compared. It needs ranks, so parameter servers are refused. It does not watch the
-    loss: `keras.callbacks.TerminateOnNaN` does, and `BackupAndRestore` keeps a state to
-    return to.
+    It compares weights, also frozen ones, and optimizer variables, except those that
+    each rank has of its own: accumulated gradients, and with `shard_optimizer=True` the
+    variables of one owner. The moving statistics of layers differ within an epoch, and
+    are not compared. It needs ranks, so parameter servers are refused. It does not
+    watch the loss: `keras.callbacks.TerminateOnNaN` does, and `BackupAndRestore` keeps
+    a state to return to.
 
     On two cores the fingerprints of a network of 1.2 million weights and of its Adam
     variables take 1 ms, those of 256 MiB of weights 0.1 s. TensorFlow computes them on

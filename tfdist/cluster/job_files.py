@@ -336,10 +336,15 @@ def _workers_only(cluster: Cluster, form: str) -> tuple[str, ...]:
     """Return the addresses of the workers; raise if the cluster has other jobs."""
     others = [job for job in cluster.jobs if job != "worker"]
     if others:
+        remedy = ""
+        if not cluster.ps:
+            remedy = ", or make the chief worker 0, and leave out the others"
+        elif form in _BATCH_WRITERS:
+            remedy = ", or write tfdist run --workers N --ps M train.py into a script"
         raise ValueError(
             f"--to {form} holds workers only, which all run the same. "
-            f"Received: also {', '.join(others)}. Make the chief worker 0, and leave "
-            "out the others; json, tfjob and compose hold every job."
+            f"Received: also {', '.join(others)}. Take json, tfjob or compose, which "
+            f"hold every job{remedy}."
         )
     return cluster.workers
 

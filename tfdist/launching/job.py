@@ -244,8 +244,7 @@ def resolve_command(command: Sequence[str], *, module: bool = False) -> tuple[st
     """Return the program's path and its arguments; run `.py` files with this Python."""
     if not command:
         raise ValueError(
-            "The command is missing. Received: no program to run. "
-            "Put it last: tfdist run -np 2 train.py"
+            "The command is missing. Received: no program to run. Put it last: train.py"
         )
     name, *arguments = command
     if module:

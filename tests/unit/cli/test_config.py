@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import tfdist
 from tfdist_cli import config
 from tfdist_cli.main import main
 
@@ -53,6 +54,11 @@ def show(monkeypatch, printed):
     [
         ("{}", "no addresses; this process trains alone"),
         (json.dumps(RIGHT), "2 workers; this is worker 1, rank 1 of 2"),
+        (
+            tf_config("worker", 1),
+            "1 chief, 2 workers, 1 parameter server; this is worker 1, rank 2 "
+            "(tfdist.size() is 2)",
+        ),
         (
             tf_config("ps", 0),
             "1 chief, 2 workers, 1 parameter server; this is ps 0, which has no rank",
@@ -168,7 +174,7 @@ def test_errors(line, error, folder, refusal):
 
 
 def test_the_table(show):
-    text = tf_config("worker", 1, chief=["c:1"], worker=["a:1", "b:2"], ps=["p:1"])
+    text = tf_config("worker", 1, chief=["c:1"], worker=["a:1", "b:2"])
 
     assert show({"TF_CONFIG": text}) == (
         "| task     | rank | host | port |                 role | this process |\n"
@@ -176,10 +182,27 @@ def test_the_table(show):
         "| chief 0  |    0 |    c |    1 | trains, is the chief |              |\n"
         "| worker 0 |    1 |    a |    1 |               trains |              |\n"
         "| worker 1 |    2 |    b |    2 |               trains |         here |\n"
-        "| ps 0     |    - |    p |    1 |      keeps variables |              |\n"
         "\n"
         "This is worker 1, rank 2 of 3.\n"
     )
+
+
+def test_a_chief_with_parameter_servers_does_not_train(show):
+    text = tf_config("worker", 1, chief=["c:1"], worker=["a:1", "b:2"], ps=["p:1"])
+
+    assert show({"TF_CONFIG": text}) == (
+        "| task     | rank | host | port |                      role | this process |\n"
+        "| :------- | ---: | ---: | ---: | ------------------------: | -----------: |\n"
+        "| chief 0  |    0 |    c |    1 | coordinates, is the chief |              |\n"
+        "| worker 0 |    1 |    a |    1 |                    trains |              |\n"
+        "| worker 1 |    2 |    b |    2 |                    trains |         here |\n"
+        "| ps 0     |    - |    p |    1 |           keeps variables |              |\n"
+        "\n"
+        "This is worker 1, rank 2 (tfdist.size() is 2).\n"
+    )
+    # The environment is that of worker 1.
+    facts = json.loads(show({}, "--json"))
+    assert facts["size"] == tfdist.size() == 2
 
 
 def test_an_evaluator_that_is_not_listed(show):
@@ -231,7 +254,7 @@ def test_the_cluster_as_json(show):
     env = {"TF_CONFIG": tf_config("ps", 0)}
 
     facts = json.loads(show(env, "--json"))
-    assert (facts["task"], facts["rank"], facts["size"]) == ("ps 0", None, 3)
+    assert (facts["task"], facts["rank"], facts["size"]) == ("ps 0", None, 2)
     assert facts["tasks"][2] == {
         "task": "worker 1",
         "rank": 2,
@@ -255,5 +278,5 @@ def test_a_file(show, tmp_path):
 
     out = show({}, str(file), "--explain")
 
-    assert "This is worker 0, rank 1 of 3.\n" in out
+    assert "This is worker 0, rank 1 (tfdist.size() is 2).\n" in out
     assert out.endswith(f"Read by the resolver tf_config ({file}).\n")

@@ -388,6 +388,7 @@ def ports_of(cluster):
 
 IPV6 = ("a:1", "[fe80::1]:1")
 UNEQUAL = ("a:1", "a:2", "b:1")
+OTHER_FORMS = "Take json, tfjob or compose, which hold every job"
 NAMES = "--to {} has hosts by the names that the batch system gives them. Received: a,["
 
 
@@ -410,8 +411,21 @@ NAMES = "--to {} has hosts by the names that the batch system gives them. Receiv
         ),
         (
             "kubernetes",
+            Cluster(chief="c:1", workers=("a:1",)),
+            "--to kubernetes holds workers only, which all run the same. Received: "
+            f"also chief. {OTHER_FORMS}, or make the chief worker 0, and leave out",
+        ),
+        (
+            "sbatch",
             Cluster(workers=("a:1",), ps=("p:1",)),
-            "--to kubernetes holds workers only, which all run the same. Received: al",
+            "--to sbatch holds workers only, which all run the same. Received: also "
+            f"ps. {OTHER_FORMS}, or write tfdist run --workers N --ps M train.py into ",
+        ),
+        (
+            "kubernetes",
+            Cluster(workers=("a:1",), ps=("p:1",)),
+            "--to kubernetes holds workers only, which all run the same. Received: "
+            f"also ps. {OTHER_FORMS}.",
         ),
     ],
 )

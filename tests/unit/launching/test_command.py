@@ -21,6 +21,12 @@ def test_a_missing_module(name):
         resolve_command([name], module=True)
 
 
+def test_no_command():
+    # No command of tfdist is named: `tfdist verify` and `estimate` say this, too.
+    with pytest.raises(ValueError, match=r"to run\. Put it last: train\.py$"):
+        resolve_command([])
+
+
 def test_a_file_that_is_not_executable(folder):
     (folder / "run.sh").touch(mode=0o755)
     assert resolve_command(["./run.sh"]) == ("./run.sh",)
