@@ -8,13 +8,14 @@ another than on one process; what stands under "by_rank" may be anything.
 
 A module of the matrix holds its rows by name in `ROWS`, and its tests take the fixture
 `cells`. To add a row, add it there. In `make test` a row runs in one place: on two or
-three processes, on two devices of one, with central storage or on the devices of
-several processes, in turn. In `make test-all` it runs in two: on processes, and on
+three processes, on two devices of one, with central storage or on two devices of each
+of two processes, in turn. In `make test-all` it runs in two: on processes, and on
 devices or on more processes; a variant of another row in one; with TFDIST_EVERY_ROW=1
 everywhere. TensorFlow, MPI and Horovod join the processes in turn; TensorFlow joins
-three in the order and by the types that it has on GPUs. Little of a row depends on what
-joins them, and that has tests of its own on two and three of each. Horovod has no turn
-if not installed.
+three in the order and by the types that it has on GPUs. `make test` joins three by MPI
+only: few rows have such a turn, and processes take longer to start than a few rows to
+train. Little of a row depends on what joins them, and that has tests of its own on two
+and three of each. Horovod has no turn if not installed.
 
 In the columns `IN_PARTS` the strategy has virtual ranks. On one process such a row is
 compared with plain Keras, on more with that one process: to the bit.
@@ -39,8 +40,6 @@ from equality_rows import Failure, Skipped
 COLUMNS = (2, 3)
 # What `make test` leaves to `make test-all`.
 SLOW = (pytest.mark.slow,)
-# For tests of what a row ends with, beside the comparison.
-on_sizes = pytest.mark.parametrize("column", [2, pytest.param(3, marks=SLOW)])
 # What joins them in turn. Horovod is where the marker `requires` looks for it.
 COLLECTIVES = ["tensorflow", "mpi"]
 if shutil.which("horovodrun", path=os.path.dirname(sys.executable)):
@@ -57,10 +56,11 @@ DEVICES = {
     ],
 }
 # On how many processes rows run in parts, by the name of the column.
-IN_PARTS = {f"{size} in parts": size for size in (1, 2, 4, 8)}
+IN_PARTS = {f"{size} in parts": size for size in (1, 4, 8)}
 TOLERANCES = {"float64": 1e-6, "float32": 1e-5}
-# The column of each row in `make test`, in turn, and the other one in `make test-all`.
-# Those of three are at a distance that no engine's turns divide.
+# The column of each row in `make test`, in turn, and the other one in `make test-all`;
+# the other way round where few rows have the place of the first. Those of three are at
+# a distance that no engine's turns divide.
 TURNS = (
     (2, "mirrored"),
     ("mirrored", 3),
@@ -75,7 +75,7 @@ TURNS = (
 EVERY_ROW = "TFDIST_EVERY_ROW" in os.environ
 # Processes take seconds to start, and keep up to 5 MB of each row. Those of plain Keras
 # run all rows of a batch, the others half of them.
-ROWS_OF_A_BATCH = 150
+ROWS_OF_A_BATCH = 160
 
 
 class Matrix:
@@ -193,6 +193,8 @@ def everywhere(rows, *, variants=(), not_central=(), on_devices=()):
             turn = ("mirrored", 2)
         if row in not_central:
             turn = tuple("mirrored" if it == "central" else it for it in turn)
+        if row not in variants and _is_rare(place_of(rows, row, turn[0])):
+            turn = turn[::-1]
         columns = [*turn] if row not in variants else [turn[0]]
         if EVERY_ROW:
             others = (*COLUMNS, *DEVICES)
@@ -204,6 +206,28 @@ def everywhere(rows, *, variants=(), not_central=(), on_devices=()):
             marks = () if is_usual else SLOW
             chosen.append(pytest.param(row, column, marks=marks))
     return chosen
+
+
+def on_processes(rows, names, **options):
+    """Return some rows with the columns of processes that `everywhere` gives them.
+
+    For tests of what a row ends with, beside the comparison. A row without such a
+    column runs on two processes in `make test-all`.
+    """
+    chosen = [
+        cell
+        for cell in everywhere(rows, **options)
+        if cell.values[0] in names and cell.values[1] in COLUMNS
+    ]
+    left = {*names} - {cell.values[0] for cell in chosen}
+    return [*chosen, *(pytest.param(row, 2, marks=SLOW) for row in sorted(left))]
+
+
+def _is_rare(place):
+    """Say whether so few rows have a place that only `make test-all` starts it."""
+    if place.strategy == "MultiWorkerMirroredStrategy":
+        return place != DEVICES["workers"][0]
+    return place.size == 3 and place.collective != "mpi"
 
 
 def place_of(rows, row, column, engines=COLLECTIVES):

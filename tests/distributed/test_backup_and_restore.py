@@ -54,11 +54,7 @@ def undisturbed(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("processes", "kills"),
-    [
-        pytest.param(1, 3, marks=pytest.mark.slow),
-        pytest.param(2, 6, marks=pytest.mark.slow),
-        (2, 2),
-    ],
+    [pytest.param(1, 3, marks=pytest.mark.slow), (2, 2)],
 )
 def test_killed_jobs_end_with_every_bit_of_an_undisturbed_one(
     undisturbed, tmp_path, processes, kills

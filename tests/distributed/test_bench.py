@@ -24,16 +24,6 @@ def script(name, *arguments):
     return json.loads(printed_by(sys.executable, SCRIPTS / name, *arguments, "--json"))
 
 
-def test_the_all_reduce():
-    [row] = bench(*ALL_REDUCE, "--collective", "tensorflow")
-
-    assert row["bytes"] == 1024
-    assert row["seconds"].keys() == {"tfdist", "single_ring"}
-    assert min(row["seconds"].values()) > 0
-    assert row["bus_bytes_per_second"]["tfdist"] > 0
-    assert row["bandwidth_against"]["single_ring"].keys() == {"median", "low", "high"}
-
-
 def test_training():
     [column] = script("training.py", *TINY)
 
@@ -48,31 +38,13 @@ def test_training():
 def test_the_all_reduce_of_all_that_is_installed():
     [row] = bench(*ALL_REDUCE)
 
+    assert row["bytes"] == 1024
     assert {"single_ring", "tensorflow", "mpi"} <= row["seconds"].keys()
     assert min(row["seconds"].values()) > 0
+    assert min(row["bus_bytes_per_second"].values()) > 0
     # MPI against the others.
     assert row["bandwidth_against"].keys() == row["seconds"].keys() - {"mpi"}
-
-
-@pytest.mark.requires("horovodrun")
-def test_the_all_reduce_on_horovod():
-    [row] = bench(*ALL_REDUCE, "--collective", "horovod")
-
-    assert {"tfdist", "graph", "eager"} <= row["seconds"].keys()
-    assert min(row["seconds"].values()) > 0
-    assert row["bandwidth_against"].keys() == {"graph", "eager"}
-
-
-@pytest.mark.parametrize(
-    "collective",
-    ["mpi", pytest.param("horovod", marks=pytest.mark.requires("horovodrun"))],
-)
-def test_training_on_other_engines(collective):
-    [column] = script("training.py", "--collective", collective, *TINY)
-
-    assert (column["batch_size"], column["processes"]) == (4, 2)
-    assert {"alone", "weak"} <= column["step_seconds"].keys()
-    assert column["weak_efficiency"]["median"] > 0
+    assert row["bandwidth_against"]["single_ring"].keys() == {"median", "low", "high"}
 
 
 def test_backups():

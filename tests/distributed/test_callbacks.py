@@ -69,7 +69,6 @@ def names_in(folder):
     params=[
         2,
         pytest.param(3, marks=pytest.mark.slow),
-        pytest.param(1, marks=pytest.mark.slow),
         pytest.param(
             HOROVOD, marks=[pytest.mark.requires("horovodrun"), pytest.mark.slow]
         ),

@@ -290,7 +290,6 @@ def in_graphs(collective):
         "tensorflow-2",
         pytest.param("tensorflow-3", marks=pytest.mark.slow),
         "nccl-3",
-        pytest.param("mpi-2", marks=pytest.mark.slow),
         "mpi-3",
         pytest.param("horovod-2", marks=NEEDS_HOROVOD),
         pytest.param("horovod-3", marks=[NEEDS_HOROVOD, pytest.mark.slow]),

@@ -168,7 +168,7 @@ def test_a_training_resumes_on_another_number_of_servers(tmp_path):
 
 STEPS, IDS = 600, 40
 # Both workers, each time.
-KILLS = [(batch, signal.SIGKILL) for batch in (20, 40, 60, 80, 100)]
+KILLS = [(batch, signal.SIGKILL) for batch in (20, 40)]
 
 
 def killed(strategy):
@@ -204,7 +204,7 @@ def test_lost_workers_cost_no_row_and_no_update():
     found = succeeded(rows, "killed")
     ids, counts = np.unique(found["ids"], return_counts=True)
 
-    assert found["kills"] == 10
+    assert found["kills"] == 4
     assert found["iterations"] == STEPS
     assert found["size"] == len(ids)
     np.testing.assert_array_equal(found["vocabulary"], ids)

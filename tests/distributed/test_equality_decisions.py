@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from equality_matrix import SLOW, everywhere, on_sizes
+from equality_matrix import everywhere, on_processes
 from equality_models import arrays, compiled, data, optimizer, sequential, state
 
 import tfdist
@@ -186,24 +186,27 @@ def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)
 
 
-@on_sizes
+# After how many epochs one rank stops all.
+STOPPING = {
+    "TerminateOnNaN": 1,
+    "stop, one rank, mid-epoch": 1,
+    "stop, one rank, epoch end": 2,
+    "stop, one rank, epoch begin": 2,
+}
+
+
 @pytest.mark.parametrize(
-    ("row", "epochs"),
-    [
-        pytest.param("TerminateOnNaN", 1, marks=SLOW),
-        ("stop, one rank, mid-epoch", 1),
-        pytest.param("stop, one rank, epoch end", 2, marks=SLOW),
-        ("stop, one rank, epoch begin", 2),
-    ],
+    ("row", "column"), on_processes(ROWS, STOPPING, variants=VARIANTS)
 )
-def test_the_wish_of_one_rank_stops_all(cells, column, row, epochs):
+def test_the_wish_of_one_rank_stops_all(cells, column, row):
     for ended in cells.by_rank(row, column):
         assert ended["agreed"]["stopped"]
-        assert len(ended["agreed"]["epochs"]) == epochs
+        assert len(ended["agreed"]["epochs"]) == STOPPING[row]
 
 
-@on_sizes
-@pytest.mark.parametrize("row", ["EarlyStopping"])
+@pytest.mark.parametrize(
+    ("row", "column"), on_processes(ROWS, ["EarlyStopping"], variants=VARIANTS)
+)
 def test_early_stopping_did_stop(cells, column, row):
     for ended in cells.by_rank(row, column):
         assert 2 <= len(ended["epochs"]) < 6

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from equality_matrix import everywhere, on_sizes
+from equality_matrix import everywhere, on_processes
 from equality_models import (
     ONE_ROW_LEFT,
     arrays,
@@ -378,8 +378,9 @@ def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)
 
 
-@on_sizes
-@pytest.mark.parametrize("row", ["made outside"])
+@pytest.mark.parametrize(
+    ("row", "column"), on_processes(ROWS, ["made outside"], variants=VARIANTS)
+)
 def test_a_model_made_outside_is_told_by_three_variables(cells, column, row):
     for ended in cells.by_rank(row, column):
         assert "was made outside of strategy.scope()" in ended["agreed"]

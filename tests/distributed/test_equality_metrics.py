@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from equality_clusters import PLAIN
-from equality_matrix import everywhere, on_sizes
+from equality_matrix import everywhere, on_processes
 from equality_models import arrays, compiled, data, state
 
 # By the kind of model that has such outputs: metrics, and their arguments.
@@ -276,8 +276,9 @@ def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)
 
 
-@on_sizes
-@pytest.mark.parametrize("row", ["binary"])
+@pytest.mark.parametrize(
+    ("row", "column"), on_processes(ROWS, ["binary"], variants=VARIANTS)
+)
 def test_counts_are_exact(cells, column, row):
     (right,) = cells.by_rank(row, PLAIN)
     ended = cells.by_rank(row, column)[0]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from equality_matrix import everywhere, on_sizes
+from equality_matrix import everywhere, on_processes
 from equality_models import (
     arrays,
     compiled,
@@ -196,8 +196,10 @@ def test_every_optimizer_of_keras_has_a_row():
     assert optimizers - {row.split(",")[0] for row in ROWS} == set()
 
 
-@on_sizes
-@pytest.mark.parametrize("row", ["LossScaleOptimizer, one rank infinite"])
+@pytest.mark.parametrize(
+    ("row", "column"),
+    on_processes(ROWS, ["LossScaleOptimizer, one rank infinite"], variants=VARIANTS),
+)
 def test_a_scaled_step_is_skipped_on_all_ranks_or_on_none(cells, column, row):
     for ended in cells.by_rank(row, column):
         assert all(np.isfinite(array).all() for array in ended["weights"])

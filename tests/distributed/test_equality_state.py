@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from equality_matrix import SLOW, everywhere, on_sizes
+from equality_matrix import everywhere, on_processes
 from equality_models import (
     ONE_ROW_LEFT,
     arrays,
@@ -333,14 +333,11 @@ def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)
 
 
-@on_sizes
+MOVING = ["moving statistics", "moving statistics, one row left"]
+
+
 @pytest.mark.parametrize(
-    "row",
-    [
-        "moving statistics",
-        pytest.param("moving statistics, even", marks=SLOW),
-        pytest.param("moving statistics, one row left", marks=SLOW),
-    ],
+    ("row", "column"), on_processes(ROWS, MOVING, variants=VARIANTS)
 )
 def test_the_file_holds_the_statistics_of_every_rank(cells, column, row):
     for ended in cells.by_rank(row, column):
@@ -348,8 +345,9 @@ def test_the_file_holds_the_statistics_of_every_rank(cells, column, row):
         assert_same(ended["agreed"]["epochs"][-1], ended["agreed"]["weights"])
 
 
-@on_sizes
-@pytest.mark.parametrize("row", ["masks of dropout"])
+@pytest.mark.parametrize(
+    ("row", "column"), on_processes(ROWS, ["masks of dropout"], variants=VARIANTS)
+)
 def test_each_rank_drops_other_units(cells, column, row):
     by_rank = [ended["by_rank"] for ended in cells.by_rank(row, column)]
 
@@ -358,8 +356,9 @@ def test_each_rank_drops_other_units(cells, column, row):
         assert len({mask[:rows].tobytes() for mask in drawn}) == len(drawn)
 
 
-@on_sizes
-@pytest.mark.parametrize("row", ["twice from one seed"])
+@pytest.mark.parametrize(
+    ("row", "column"), on_processes(ROWS, ["twice from one seed"], variants=VARIANTS)
+)
 def test_one_seed_gives_one_training(cells, column, row):
     # What Horovod fuses depends on time, and with it the order in which three add up.
     rtol = 1e-12 if column == 3 else 0.0
@@ -369,9 +368,11 @@ def test_one_seed_gives_one_training(cells, column, row):
         assert not np.allclose(first[0], other[0])
 
 
-@on_sizes
+RESTARTED = ["restarted", "restarted at random"]
+
+
 @pytest.mark.parametrize(
-    "row", ["restarted", pytest.param("restarted at random", marks=SLOW)]
+    ("row", "column"), on_processes(ROWS, RESTARTED, variants=VARIANTS)
 )
 def test_a_restart_changes_nothing(cells, column, row):
     for ended in cells.by_rank(row, column):

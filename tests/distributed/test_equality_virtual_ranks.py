@@ -1,6 +1,7 @@
 """The equality matrix: with `virtual_ranks`, the same bits on any number of processes.
 
-These rows draw random numbers. `test_virtual_ranks.py` has the restarts.
+These rows draw random numbers. `test_virtual_ranks.py` has the restarts, and in
+`make test` the several processes.
 """
 
 import pytest
@@ -92,13 +93,6 @@ ROWS = {
 }
 CELLS = [
     ("dense", "1 in parts"),
-    # Two of one engine, which share processes; the others wait for `make test-slow`.
-    ("convolution", "2 in parts"),
-    ("attention", "2 in parts"),
-    *(
-        pytest.param(row, "2 in parts", marks=SLOW)
-        for row in ("dense", "LSTM", "embedding")
-    ),
     *(pytest.param(row, "4 in parts", marks=SLOW) for row in ROWS),
     pytest.param("convolution", "8 in parts", marks=SLOW),
 ]

@@ -261,12 +261,7 @@ WAITS = r"TimeoutError: rank 0 .* has waited \d+ s in train_step"
 
 @pytest.mark.parametrize(
     ("mistake", "collective", "error"),
-    [
-        pytest.param(evaluates_alone, "tensorflow", CALLS, marks=pytest.mark.slow),
-        (evaluates_alone, "mpi", CALLS),
-        (steps_alone, "tensorflow", WAITS),
-        pytest.param(steps_alone, "mpi", WAITS, marks=pytest.mark.slow),
-    ],
+    [(evaluates_alone, "mpi", CALLS), (steps_alone, "tensorflow", WAITS)],
 )
 def test_a_rank_elsewhere_is_named(mistake, collective, error):
     result = tfdist.testing.cluster(

@@ -38,11 +38,6 @@ def clip(model, data):
     )
 
 
-def mix(model, data):
-    mixed = [0.7 * part + 0.3 * tf.reverse(part, [0]) for part in data]
-    return keras.Model.train_step(model, tuple(mixed))
-
-
 def attack(model, data):
     x, y = data
     with tf.GradientTape() as tape:
@@ -147,15 +142,6 @@ SILENT = {
         {"loss": lambda y, p: tf.reduce_sum((y - p) ** 2)},
         "is 0.5 times that of one process, and",
     ),
-    "a fixed divisor": (
-        {"loss": lambda y, p: tf.reduce_sum((y - p) ** 2) / BATCH},
-        "0.5 times on two ranks: the loss is a sum over rows, not a mean",
-    ),
-    "pairs of rows": (
-        {"loss": lambda y, p: tf.reduce_mean((p - tf.transpose(p)) ** 2)},
-        "computed over all rows",
-    ),
-    "rows mixed": ({"step": mix}, "computed over all rows"),
     "the gradient of a mean": ({"step": attack}, "computed over all rows"),
     "rows normalized": (
         {"layer": lambda: keras.layers.Lambda(normalize)},
@@ -169,7 +155,6 @@ SILENT = {
 # Those that give what one process gives, or draw numbers.
 RIGHT = {
     "dropout": {"layer": lambda: keras.layers.Dropout(0.5)},
-    "noise": {"layer": lambda: keras.layers.GaussianNoise(0.5)},
     "normalization": {"layer": keras.layers.BatchNormalization},
     "clipping": {"optimizer": lambda: keras.optimizers.Adam(global_clipnorm=0.1)},
     "accumulation": {
@@ -178,7 +163,6 @@ RIGHT = {
     "loss scaling": {
         "optimizer": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
     },
-    "a metric": {"metric": keras.metrics.MeanAbsoluteError},
     "a metric over epochs": {"metric": OverEpochs},
     "rows of all ranks": {"step": contrast},
 }
@@ -202,12 +186,11 @@ MENDED = {
     ),
 }
 # Those that keep something, which a check must put back.
-KEEPING = ["a queue", "a count", "a maximum", "clipped by hand"]
-KEEPING += ["dropout", "normalization", "accumulation", "loss scaling"]
+KEEPING = ["a queue", "clipped by hand", "dropout", "accumulation"]
 KEEPING += ["a metric over epochs"]
 # Those that tell replicas in one process from processes.
 OF_DEVICES = ["a sum", "clipped by hand", "a queue", "a count", "a maximum"]
-OF_DEVICES += ["dropout", "normalization", "accumulation", "a metric"]
+OF_DEVICES += ["dropout", "normalization", "accumulation", "a metric over epochs"]
 OF_DEVICES += ["rows of all ranks", *MENDED, *(f"{m}, taken out" for m in MENDED)]
 
 

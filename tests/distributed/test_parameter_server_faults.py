@@ -142,7 +142,7 @@ def stopped(strategy):
     }
 
 
-KILLS = [(batch, signal.SIGKILL) for batch in (20, 40, 60)]
+KILLS = [(batch, signal.SIGKILL) for batch in (20, 40)]
 # The process is never continued.
 HANG = (10, signal.SIGSTOP)
 # Stopped first, while all workers are there.

@@ -175,7 +175,7 @@ ROWS = {
     "evaluate": evaluating,
     "refused": refusing,
 }
-MOMENTS = kills((0, 20), (0, 60), (1, 15), (1, 50))
+MOMENTS = kills((0, 20), (1, 15))
 KILLED = {
     "killed": fitting(batches, callbacks=MOMENTS),
     "killed unknown": fitting(unknown, callbacks=MOMENTS),

@@ -122,17 +122,12 @@ def check_equal(values, right):
         np.testing.assert_allclose(mine, its, rtol=1e-4, atol=1e-6)
 
 
-@pytest.fixture(
-    scope="module", params=["mpi", pytest.param("tensorflow", marks=pytest.mark.slow)]
-)
-def saved(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
     """The folder that two ranks have filled."""
     folder = tmp_path_factory.mktemp("divided")
     tfdist.testing.cluster(
-        save_in_every_way,
-        args=(folder,),
-        timeout_seconds=400,
-        collective=request.param,
+        save_in_every_way, args=(folder,), timeout_seconds=400, collective="mpi"
     )
     return folder
 

@@ -160,9 +160,7 @@ def test_what_follows_is_what_would_have_followed(made, kind, steps_per_executio
         epochs += all_of(iterator, steps_per_execution, 1)
         lengths.append(iterator.num_batches)
     begins = [(number + 1, 0, length) for number, length in enumerate(lengths[:-1])]
-    # Workers of Keras take their time.
-    within = places(epochs)[1::8] if "workers" in kind else places(epochs)[1::3]
-    for number, steps, length in [*begins, *within]:
+    for number, steps, length in [*begins, *places(epochs)[2::8]]:
         iterator = made(kind, steps_per_execution)
         iterator.begin_at(number, steps, length)
         rest = all_of(iterator, steps_per_execution, EPOCHS - number)

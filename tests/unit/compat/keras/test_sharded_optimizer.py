@@ -95,22 +95,15 @@ def end(optimizer, table, bias, *, sparse):
 
 
 OPTIMIZERS = {
+    # `test_owned_variables.py` has all that update each number on its own.
     **{
         name: {}
-        for name, kind in sorted(vars(keras.optimizers).items())
-        if isinstance(kind, type)
-        and issubclass(kind, keras.optimizers.Optimizer)
-        and name not in ("LossScaleOptimizer", "MultiOptimizer", "Optimizer")
+        for name in ("Adagrad", "Adam", "Lamb", "Muon", "Nadam", "ScheduleFreeAdamW")
+        if hasattr(keras.optimizers, name)
     },
     "SGD, momentum, global_clipnorm": {"momentum": 0.9, "global_clipnorm": 0.5},
-    "SGD, clipvalue": {"clipvalue": 0.3},
     "SGD, clipnorm": {"clipnorm": 0.5},
-    "Adam, weight_decay": {"weight_decay": 0.1},
-    "Lamb, weight_decay": {"weight_decay": 0.1},
     "Adam, accumulation": {"gradient_accumulation_steps": 2},
-    "Adam, amsgrad": {"amsgrad": True},
-    "RMSprop, centered": {"centered": True, "momentum": 0.5},
-    "Adam, EMA": {"use_ema": True, "ema_momentum": 0.5},
     "SGD, EMA, overwrite": {
         "use_ema": True,
         "ema_momentum": 0.5,
