@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import select
 import subprocess
 import sys
@@ -34,6 +35,13 @@ def printed_by(*words, timeout=300, **options):
     )
     assert done.returncode == 0, f"{done.stdout[-5000:]}{(done.stderr or '')[-3000:]}"
     return done.stdout
+
+
+def accuracy_in(printed):
+    """Return the test accuracy that a chief has printed, with its tag or without."""
+    pattern = r"^(?:\[0\] )?test accuracy: (0\.\d+|1\.0+)$"
+    (accuracy,) = re.findall(pattern, printed, re.MULTILINE)
+    return float(accuracy)
 
 
 @contextlib.contextmanager

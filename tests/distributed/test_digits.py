@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launcher import COMMAND, printed_by
+from launcher import COMMAND, accuracy_in, printed_by
 
 from tfdist.verify import Orders, verify
 
@@ -83,9 +83,3 @@ def test_its_steps_are_those_of_one_process():
     assert verdict.passed, verdict
     assert verdict.rows == 64
     assert max(group.largest for group in verdict.groups) < 1e-9
-
-
-def accuracy_in(printed):
-    """Return the test accuracy that a chief has printed."""
-    (accuracy,) = re.findall(r"^test accuracy: (0\.\d+|1\.0+)$", printed, re.MULTILINE)
-    return float(accuracy)

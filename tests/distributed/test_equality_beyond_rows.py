@@ -183,9 +183,6 @@ ROWS = {
     "losses added for each row": fitting(
         with_losses_by_row, rows=97, feed=large_batches, optimizer=sgd
     ),
-    "losses added for each row of whole batches": fitting(
-        with_losses_by_row, rows=96, feed=large_batches, optimizer=sgd
-    ),
     "variables of TensorFlow": with_variables_of_tensorflow,
 }
 
@@ -193,11 +190,7 @@ ROWS = {
 @pytest.mark.parametrize(
     ("row", "column"),
     # Its step changes variables itself, which central storage refuses.
-    everywhere(
-        ROWS,
-        variants=["losses added for each row of whole batches"],
-        not_central=["variables of TensorFlow"],
-    ),
+    everywhere(ROWS, not_central=["variables of TensorFlow"]),
 )
 def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)

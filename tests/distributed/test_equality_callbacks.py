@@ -55,10 +55,6 @@ def decay():
     return tfdist.callbacks.LearningRateSchedule(0.5, start_epoch=2)
 
 
-def in_one_order(strategy):
-    return train(strategy, [scale(), warmup(), decay()])
-
-
 def in_two_fits(strategy):
     callbacks = [warmup(), scale(rule="sqrt"), decay()]
     return train(strategy, callbacks, callbacks)
@@ -136,7 +132,6 @@ def files_of_the_chief(strategy):
 
 
 ROWS = {
-    "scale, warm-up, schedule": in_one_order,
     "warm-up, scale, schedule, two fits": in_two_fits,
     "schedule of Keras, multiplied": multiplied_schedule,
     "beside ReduceLROnPlateau": beside_a_plateau,
@@ -148,7 +143,6 @@ ROWS = {
 VARIANTS = [
     "beside ReduceLROnPlateau",
     "schedule of Keras, multiplied",
-    "scale, warm-up, schedule",
 ]
 
 

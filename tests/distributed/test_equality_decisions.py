@@ -85,15 +85,6 @@ def early_stopping(strategy):
     )
 
 
-def reduce_on_plateau(strategy):
-    import keras
-
-    callback = keras.callbacks.ReduceLROnPlateau(
-        monitor="loss", patience=1, factor=0.5, min_delta=0.1
-    )
-    return train(strategy, callback, epochs=5)
-
-
 def scheduler(strategy):
     import keras
 
@@ -147,37 +138,21 @@ BEGIN, END = ("on_epoch_begin", 1), ("on_epoch_end", 1)
 ONE = {"on_rank": 1, "is_agreed": True}
 ROWS = {
     "EarlyStopping": early_stopping,
-    "ReduceLROnPlateau": reduce_on_plateau,
     "LearningRateScheduler": scheduler,
     "TerminateOnNaN": terminate_on_nan,
     "stop, all ranks, mid-epoch": doing(*MID_EPOCH, stop),
-    "stop, all ranks, epoch end": doing(*END, stop),
     "stop, one rank, mid-epoch": doing(*MID_EPOCH, stop, **ONE),
-    "stop, one rank, epoch end": doing(*END, stop, **ONE),
     "stop, one rank, epoch begin": doing(*BEGIN, stop, **ONE),
     "learning rate, chief, epoch begin": doing(*BEGIN, slow_down, on_rank=0),
-    "learning rate, chief, epoch end": doing(*END, slow_down, on_rank=0),
-    "learning rate, another rank, epoch begin": doing(*BEGIN, slow_down, **ONE),
     "learning rate, another rank, epoch end": doing(*END, slow_down, **ONE),
-    "learning rate, all ranks, mid-epoch": doing(*MID_EPOCH, slow_down),
-    "learning rate, chief, mid-epoch": doing(
-        *MID_EPOCH, slow_down, on_rank=0, is_agreed=True
-    ),
     "learning rate, another rank, mid-epoch": doing(*MID_EPOCH, slow_down, **ONE),
     "predict, mid-epoch": doing(*MID_EPOCH, predict),
     "fit in a callback": fit_in_a_callback,
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [
-    "ReduceLROnPlateau",
     "stop, all ranks, mid-epoch",
-    "stop, all ranks, epoch end",
-    "stop, one rank, epoch end",
     "learning rate, chief, epoch begin",
-    "learning rate, chief, epoch end",
-    "learning rate, another rank, epoch begin",
-    "learning rate, all ranks, mid-epoch",
-    "learning rate, chief, mid-epoch",
 ]
 
 
@@ -190,7 +165,6 @@ def test_n_processes_end_as_one(cells, column, row):
 STOPPING = {
     "TerminateOnNaN": 1,
     "stop, one rank, mid-epoch": 1,
-    "stop, one rank, epoch end": 2,
     "stop, one rank, epoch begin": 2,
 }
 

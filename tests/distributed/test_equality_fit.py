@@ -7,7 +7,6 @@ import pytest
 from equality_matrix import everywhere
 from equality_models import (
     BATCH,
-    EVEN,
     arrays,
     compiled,
     data,
@@ -17,7 +16,6 @@ from equality_models import (
     optimizer,
     sequential,
     state,
-    subclassed,
 )
 
 import tfdist
@@ -37,20 +35,8 @@ def validation_data(x, y):
 
 
 def validation_split(x, y):
-    return {**arrays(x, y), "validation_split": 0.3}
-
-
-def validation_freq(x, y):
-    return {
-        **arrays(x, y),
-        "validation_data": (x[:37], y[:37]),
-        "validation_freq": 2,
-        "epochs": 4,
-    }
-
-
-def initial_epoch(x, y):
-    return {**arrays(x, y), "initial_epoch": 2, "epochs": 4}
+    fed = {**arrays(x, y), "validation_split": 0.3}
+    return {**fed, "initial_epoch": 2, "epochs": 4}
 
 
 def batches(x, y):
@@ -73,6 +59,8 @@ def validation_steps(x, y):
         "x": batches(x, y),
         "validation_data": batches(x, y).repeat(),
         "validation_steps": 3,
+        "validation_freq": 2,
+        "epochs": 4,
     }
 
 
@@ -286,21 +274,15 @@ def custom_loop(strategy):
 THEN = ("evaluate", "predict")
 MEASURED = {"metrics": ["accuracy", "auc"], "then": THEN}
 ROWS = {
-    "even batches": fitting(rows=EVEN),
     "uneven batches": fitting(**MEASURED),
-    "functional": fitting(functional),
-    "subclassed": fitting(subclassed, **MEASURED),
-    "one row more than a batch": fitting(rows=3 * BATCH + 1),
     "fewer rows than ranks": fitting(rows=2, **MEASURED),
     "class_weight": fitting(feed=class_weights, weighted_metrics=["accuracy"]),
     "sample_weight": fitting(
         feed=sample_weights, metrics=["mse"], weighted_metrics=["accuracy"]
     ),
     "validation_data": fitting(feed=validation_data, metrics=["mse"]),
-    "validation_split": fitting(feed=validation_split),
-    "validation_freq": fitting(feed=validation_freq),
-    "validation_steps": fitting(feed=validation_steps),
-    "initial_epoch": fitting(feed=initial_epoch),
+    "validation_split, initial_epoch": fitting(feed=validation_split),
+    "validation_steps, validation_freq": fitting(feed=validation_steps),
     "steps_per_epoch, endless data": fitting(feed=endless),
     "steps_per_epoch, data that runs out": fitting(feed=running_out),
     "steps_per_execution": fitting(steps_per_execution=3, then=THEN),
@@ -308,10 +290,6 @@ ROWS = {
     "jit_compile": fitting(jit_compile=True, **MEASURED),
     "jit_compile, clipped": fitting(
         jit_compile=True, optimizer=optimizer("SGD", 1.0, global_clipnorm=0.1)
-    ),
-    "auto_scale_loss": fitting(
-        optimizer=optimizer("SGD", 0.1, loss_scale_factor=8.0),
-        auto_scale_loss=True,
     ),
     "several inputs and outputs": fitting(
         two_of_everything, inputs_and_outputs, **BY_OUTPUT
@@ -328,9 +306,6 @@ ROWS = {
     "train_step and test_step, plain loss": fitting(
         with_steps_of_its_own("loss"), then=THEN
     ),
-    "train_step, eager": fitting(
-        with_steps_of_its_own("loss"), run_eagerly=True, then=THEN
-    ),
     "compute_loss": fitting(with_loss_of_its_own),
     "train_on_batch": train_on_batch,
     "train_on_batch, accumulated": partial(
@@ -343,26 +318,18 @@ ROWS = {
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [
-    "even batches",
-    "functional",
-    "subclassed",
-    "one row more than a batch",
-    "validation_freq",
     "steps_per_epoch, data that runs out",
     "jit_compile",
-    "auto_scale_loss",
     "sample_weight by output",
     "train_step and test_step, plain loss",
-    "train_step, eager",
     "compute_loss",
     "train_on_batch, accumulated",
-    "validation_steps",
-    "initial_epoch",
+    "validation_steps, validation_freq",
     "regularisers",
     "train_on_batch and test_on_batch, whole batches",
     "several calls of fit",
     "class_weight",
-    "validation_split",
+    "validation_split, initial_epoch",
     "evaluate and predict alone",
     "custom loop",
 ]

@@ -11,12 +11,10 @@ from equality_models import (
     arrays,
     compiled,
     data,
-    embedded,
     fit,
     fitting,
     functional,
     sequential,
-    sgd,
     stacked,
     state,
     subclassed,
@@ -31,20 +29,13 @@ def slices(*parts):
     return tf.data.Dataset.from_tensor_slices(parts)
 
 
-def default_batches(x, y):
-    return {"x": x, "y": y}
-
-
 def unshuffled(x, y):
     return {**arrays(x, y), "shuffle": False}
 
 
 def dataset(x, y):
-    return {"x": slices(x, y).shuffle(len(x), seed=3).batch(BATCH)}
-
-
-def dataset_with_weights(x, y):
-    return {"x": slices(x, y, np.linspace(0.0, 2.0, len(x))).batch(BATCH)}
+    rows = slices(x, y, np.linspace(0.0, 2.0, len(x)))
+    return {"x": rows.shuffle(len(x), seed=3).batch(BATCH)}
 
 
 def dataset_of_unknown_length(x, y):
@@ -310,11 +301,6 @@ def with_constants(x, y):
     return {"x": batches.map(lambda x, y: ({"x": x}, (y, CLASS_WEIGHTS, 0.5)))}
 
 
-def with_constants_of_whole_batches(x, y):
-    batches = slices(x, y).batch(BATCH, drop_remainder=True)
-    return {"x": batches.map(lambda x, y: ({"x": x, "z": CLASS_WEIGHTS}, y))}
-
-
 def with_constants_of_generator(x, y):
     """The same, of a length that only the batches tell."""
     import keras
@@ -419,29 +405,25 @@ def masked_rows(x, y):
     return {**arrays(x * some[:, None], y), "class_weight": {0: 0.5, 1: 2.0}}
 
 
-def fit_loss(strategy, reduction, model=sequential, feed=arrays):
+def fit_loss(strategy, reduction, model=sequential, feed=arrays, **options):
     """Train on a loss that is reduced in a certain way."""
     import keras
 
     loss = keras.losses.BinaryCrossentropy(reduction=reduction)
     # A sum over rows is many times as long as a mean.
     optimizer = partial(keras.optimizers.SGD, 0.002)
-    return fit(strategy, model, feed, loss=loss, optimizer=optimizer)
+    return fit(strategy, model, feed, loss=loss, optimizer=optimizer, **options)
 
 
 THEN = ("evaluate", "predict")
 MEASURED = {"metrics": ["accuracy"], "weighted_metrics": ["mse"]}
 ROWS = {
-    "arrays, batches of Keras's own size": fitting(feed=default_batches),
-    "arrays, in order": fitting(feed=unshuffled),
-    "dataset": fitting(feed=dataset),
-    "dataset, weights": fitting(feed=dataset_with_weights),
+    "dataset, weights": fitting(feed=dataset),
     "dataset, unknown length": fitting(feed=dataset_of_unknown_length),
     "dataset, remainder dropped": fitting(feed=dataset_with_remainder_dropped),
     "generator": fitting(feed=generator),
     "generator that ends": fitting(feed=generator_that_ends),
-    "PyDataset": fitting(functional, py_dataset),
-    "PyDataset, workers": fitting(feed=partial(py_dataset, workers=2)),
+    "PyDataset, workers": fitting(functional, partial(py_dataset, workers=2)),
     "strings": fitting(looked_up, strings),
     "texts": fitting(vectorised, texts),
     "sparse": used(of_sparse, sparse_arrays),
@@ -451,33 +433,16 @@ ROWS = {
     "predicted first": predicted_first,
     "ragged predictions": ragged_predictions,
     "adapted layers": fitting(normalised, then=THEN),
-    "sparse gradients": fitting(embedded, optimizer=sgd),
-    "sparse gradients, adam": fitting(embedded),
     "masks, LSTM": fitting(masked_lstm, tokens, **MEASURED),
-    "masks and weights": fitting(masked, tokens_with_weights, **MEASURED),
-    "reduction sum": partial(fit_loss, reduction="sum"),
+    "reduction mean, masks and weights": partial(
+        fit_loss, reduction="mean", model=masked, feed=tokens_with_weights, **MEASURED
+    ),
     "reduction sum, weights": partial(fit_loss, reduction="sum", feed=weights),
-    "reduction mean": partial(fit_loss, reduction="mean", feed=weights),
     "reduction mean_with_sample_weight": partial(
         fit_loss, reduction="mean_with_sample_weight", feed=weights
     ),
-    "reduction mean_with_sample_weight, no weights": partial(
-        fit_loss, reduction="mean_with_sample_weight"
-    ),
-    "reduction sum, masks": partial(
-        fit_loss, reduction="sum", model=masked, feed=tokens
-    ),
-    "reduction mean_with_sample_weight, masks": partial(
-        fit_loss,
-        reduction="mean_with_sample_weight",
-        model=masked,
-        feed=tokens_with_weights,
-    ),
     "several rows for each, predicted": several_rows_for_each,
     "constants in the batch": fitting(by_class, with_constants),
-    "constants in batches of one length": fitting(
-        by_class, with_constants_of_whole_batches
-    ),
     "zipped batches of two lengths": of_zipped,
     "constants of a generator": fitting(by_class, with_constants_of_generator),
     "masks and class weights": fitting(
@@ -488,28 +453,16 @@ ROWS = {
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [
-    "arrays, batches of Keras's own size",
-    "arrays, in order",
     "dataset, unknown length",
     "dataset, remainder dropped",
     "generator that ends",
-    "PyDataset, workers",
     "texts",
     "ragged predictions",
-    "sparse gradients",
-    "masks and weights",
-    "reduction sum",
-    "reduction mean",
-    "reduction mean_with_sample_weight, no weights",
-    "reduction sum, masks",
-    "reduction mean_with_sample_weight, masks",
-    "constants in batches of one length",
+    "reduction mean, masks and weights",
     "constants of a generator",
     "masks and class weights",
-    "dataset, weights",
     "sparse, built by fit",
     "adapted layers",
-    "sparse gradients, adam",
 ]
 
 

@@ -97,12 +97,10 @@ def classes(x):
     return ((x[:, :1] > 0) + 2 * (x[:, 1:2] > 0)).astype("int64")
 
 
-def train(strategy, model, y_of, loss, weights=False, **options):
+def train(strategy, model, y_of, loss, **options):
     """Train and evaluate on batches of which the last has a single row."""
     x, _ = data(97)
     feed = {**arrays(x, y_of(x)), "batch_size": 32}
-    if weights:
-        feed["sample_weight"] = np.linspace(0.0, 2.0, len(x))
     with strategy.scope():
         model = compiled(model(), loss=loss, **options)
     history = model.fit(**feed, epochs=2, verbose=0)
@@ -110,9 +108,8 @@ def train(strategy, model, y_of, loss, weights=False, **options):
     return {**state(model, history), "evaluate": evaluated}
 
 
-def one_output(units, activation, y_of, loss, metrics, weights=False):
+def one_output(units, activation, y_of, loss, metrics):
     """Return a row: a model of one layer, and these metrics."""
-    kind = "weighted_metrics" if weights else "metrics"
 
     def row(strategy):
         if metrics in (TOP, SPARSE_TOP):
@@ -120,9 +117,9 @@ def one_output(units, activation, y_of, loss, metrics, weights=False):
 
             keras.config.set_floatx("float32")
         with strategy.scope():
-            options = {kind: made(metrics)}
+            measured = made(metrics)
         model = partial(dense, units, activation)
-        return train(strategy, model, y_of, loss, weights, **options)
+        return train(strategy, model, y_of, loss, metrics=measured)
 
     return row
 
@@ -251,7 +248,6 @@ def under_other_names(strategy):
 ROWS = {
     "binary": one_output(1, "sigmoid", sign, "binary_crossentropy", BINARY),
     "regression": one_output(3, "softplus", positive, "mse", REGRESSION),
-    "regression, weights": one_output(3, "softplus", positive, "mse", REGRESSION, True),
     "categories": one_output(
         4, "softmax", one_hot, "categorical_crossentropy", CATEGORICAL
     ),
@@ -265,7 +261,6 @@ ROWS = {
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [
-    "regression, weights",
     "top, sparse",
     "classes",
 ]

@@ -17,9 +17,11 @@ from equality_models import (
     wait_for_chief,
 )
 from test_equality_optimizers import (
+    APART,
     OPTIMIZERS,
     VARIANTS,
     biases_excluded,
+    fit_apart,
     lazy,
     loss_scaled,
     one_rank_infinite,
@@ -27,11 +29,17 @@ from test_equality_optimizers import (
 
 import tfdist
 
-# MultiOptimizer is refused; the schedules have nothing to do with owners.
+# Weight by weight as Adam: one step applies them all.
+ELEMENTWISE = {
+    **{name: make for name, make in APART.items() if not name.endswith("Decay")},
+    **{name: OPTIMIZERS[name] for name in ("Adagrad", "Nadam", "SGD")},
+}
+# MultiOptimizer is refused; the others have another row, or nothing to do with owners.
 NAMES = [
     name
     for name in OPTIMIZERS
-    if name != "MultiOptimizer" and not name.endswith(("Decay", "too large"))
+    if name not in (*ELEMENTWISE, "MultiOptimizer", "loss_scale_factor")
+    and not name.endswith("too large")
 ]
 
 
@@ -124,6 +132,12 @@ def looped(strategy):
     return {"weights": model.get_weights()}
 
 
+def apart(strategy):
+    """A step that applies each of several optimizers to its own variables."""
+    _, found = fit_apart(sharding(strategy), ELEMENTWISE)
+    return found
+
+
 def constrained(layers):
     """Layers whose weights the optimizer must keep below a norm."""
     import keras
@@ -136,6 +150,7 @@ def constrained(layers):
 
 ROWS = {
     **{name: fitting(optimizer=OPTIMIZERS[name]) for name in NAMES},
+    "each optimizer apart": apart,
     "weight_decay, biases excluded": fitting(optimizer=biases_excluded),
     "LazyAdam": fitting(embedded, optimizer=lazy),
     "sparse gradients": fitting(embedded, optimizer=optimizer("Adagrad", 0.1)),
@@ -152,21 +167,9 @@ ROWS = {
 }
 
 
-# Weight by weight as Adam, and each a row of `test_equality_optimizers.py`.
-ELEMENTWISE = (
-    "Adadelta",
-    "Adagrad",
-    "Adamax",
-    "Ftrl",
-    "Lion",
-    "Nadam",
-    "RMSprop",
-    "SGD",
-)
 # Another row of `make test`, or `test_shard_optimizer.py`, has the subject of each.
 NOT_USUAL = (
     *VARIANTS,
-    *ELEMENTWISE,
     "Adam",
     "LossScaleOptimizer",
     "jit_compile",
@@ -177,17 +180,25 @@ NOT_USUAL = (
 )
 
 
+# The other rows of `make test` differ in options, and need one number of ranks.
+ON_THREE = (
+    "LazyAdam",
+    "Muon",
+    "accumulation, global_clipnorm",
+    "global_clipnorm",
+    "two fits",
+)
+
+
 def cells_of(rows):
     """Return each row with its columns: processes only, of which most rows need one."""
     chosen = []
     for row in rows:
         usual, most = COLUMNS
-        if row in ELEMENTWISE:
-            chosen.append(pytest.param(row, usual, marks=SLOW))
-            continue
         if row not in NOT_USUAL:
             chosen.append(pytest.param(row, usual))
-        chosen.append(pytest.param(row, most, marks=SLOW))
+        if row in (*NOT_USUAL, *ON_THREE):
+            chosen.append(pytest.param(row, most, marks=SLOW))
     return chosen
 
 

@@ -184,10 +184,6 @@ def one_row_left(strategy):
     return with_moving_statistics(strategy, large_batches, rows=ONE_ROW_LEFT)
 
 
-def even(strategy):
-    return with_moving_statistics(strategy, rows=96)
-
-
 def masks(strategy):
     """What dropout lets through, by step."""
     import keras
@@ -282,13 +278,9 @@ def restarted_at_random(strategy):
 
 ROWS = {
     "moving statistics": with_moving_statistics,
-    "moving statistics, even": even,
     "moving statistics, one row left": one_row_left,
     "SpectralNormalization": fitting(spectral, large_batches, rows=ONE_ROW_LEFT),
     "variables of a layer": fitting(counting),
-    "variables of a layer, one row left": fitting(
-        counting, large_batches, rows=ONE_ROW_LEFT
-    ),
     "seed states": seed_states,
     "masks of dropout": masks,
     "twice from one seed": twice_from_one_seed,
@@ -312,11 +304,9 @@ def assert_same(one, other, rtol=0.0):
 
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [
-    "moving statistics, even",
     "twice from one seed",
     "restarted at random",
     "SpectralNormalization",
-    "variables of a layer, one row left",
     "teacher, accumulated",
     "seed states",
 ]

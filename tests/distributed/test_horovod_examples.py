@@ -7,7 +7,6 @@ of Keras 2 where the example has them, on digits made up here. One job runs them
 import math
 import os
 import tempfile
-import timeit
 import warnings
 
 import keras
@@ -194,33 +193,6 @@ def tensorflow2_keras_mnist(hvd):
     return model, history.history["loss"]
 
 
-def keras_synthetic_benchmark(hvd):
-    import tensorflow as tf
-
-    model = keras.Sequential([keras.Input((8, 8, 1)), *layers_of()])
-    optimizer = hvd.DistributedOptimizer(
-        tf.optimizers.legacy.SGD(0.1), compression=hvd.Compression.fp16
-    )
-    model.compile(
-        loss=tf.losses.SparseCategoricalCrossentropy(),
-        optimizer=optimizer,
-        experimental_run_tf_function=False,
-    )
-    callbacks = [
-        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        hvd.callbacks.MetricAverageCallback(),
-    ]
-    history = model.fit(
-        batches_of(hvd).cache(),
-        batch_size=8,
-        steps_per_epoch=8,
-        callbacks=callbacks,
-        epochs=4,
-        verbose=0,
-    )
-    return model, history.history["loss"]
-
-
 def rossmann(hvd):
     """Load a model on every rank, and scale its learning rate, as Spark's example."""
     backend = keras.backend
@@ -248,20 +220,19 @@ def rossmann(hvd):
     return model, history.history["loss"]
 
 
-def tensorflow2_mnist(hvd, compression=None):
+def tensorflow2_mnist(hvd):
     import tensorflow as tf
 
     model = tf.keras.Sequential(layers_of())
     measure = tf.losses.SparseCategoricalCrossentropy()
     optimizer = tf.optimizers.Adam(0.01 * hvd.size())
     checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
-    options = {} if compression is None else {"compression": compression}
 
     @tf.function
     def training_step(images, labels, first_batch):
         with tf.GradientTape() as tape:
             loss = measure(labels, model(images, training=True))
-        tape = hvd.DistributedGradientTape(tape, **options)
+        tape = hvd.DistributedGradientTape(tape)
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(
             zip(gradients, model.trainable_variables, strict=True)
@@ -278,13 +249,6 @@ def tensorflow2_mnist(hvd, compression=None):
     if hvd.rank() == 0:
         checkpoint.save("./checkpoints")
     return model, losses
-
-
-def tensorflow2_synthetic_benchmark(hvd):
-    import tensorflow as tf
-
-    with tf.device("CPU"):
-        return tensorflow2_mnist(hvd, hvd.Compression.fp16)
 
 
 def tensorflow2_keras_mnist_elastic(hvd):
@@ -370,62 +334,16 @@ def tensorflow2_mnist_elastic(hvd):
     return model, losses
 
 
-def synthetic_benchmark_elastic(hvd):
-    import tensorflow as tf
-
-    model = keras.Sequential([keras.Input((8, 8, 1)), *layers_of()])
-    optimizer = tf.optimizers.SGD(0.05 * hvd.size())
-    data, target = next(iter(batches_of(hvd)))
-    losses = []
-
-    @tf.function
-    def train_one_batch():
-        with tf.GradientTape() as tape:
-            probabilities = model(data, training=True)
-            loss = tf.losses.sparse_categorical_crossentropy(target, probabilities)
-        tape = hvd.DistributedGradientTape(tape, compression=hvd.Compression.none)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(
-            zip(gradients, model.trainable_variables, strict=True)
-        )
-        return tf.reduce_mean(loss)
-
-    def step(state):
-        losses.append(float(hvd.allreduce(train_one_batch())))
-        state.batch = (state.batch + 1) % 3
-        if state.batch == 0:
-            state.commit()
-
-    train_one_batch()
-
-    @hvd.elastic.run
-    def benchmark(state):
-        while state.iter < 4:
-            state.iter += 1
-            state.seconds.append(timeit.timeit(lambda: step(state), number=5))
-            state.commit()
-
-    state = hvd.elastic.TensorFlowKerasState(
-        model, optimizer, seconds=[], iter=0, batch=0
-    )
-    benchmark(state)
-    assert len(state.seconds) == 4
-    return model, losses
-
-
 PROGRAMS = (
     keras_mnist,
     keras_mnist_advanced,
     keras_imagenet,
     keras_imagenet_resumed,
     tensorflow2_keras_mnist,
-    keras_synthetic_benchmark,
     rossmann,
     tensorflow2_mnist,
-    tensorflow2_synthetic_benchmark,
     tensorflow2_keras_mnist_elastic,
     tensorflow2_mnist_elastic,
-    synthetic_benchmark_elastic,
 )
 
 

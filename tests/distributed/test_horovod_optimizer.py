@@ -14,14 +14,9 @@ EPOCHS, BATCHES, BATCH_SIZE = 2, 3, 4
 WORDS, LENGTH = 6, 3
 
 # By name: the optimizer, and the arguments of it, of DistributedOptimizer, of compile.
-# Updates are Keras's own: of those that treat each weight alike, there is one.
-PLAIN = {
-    "Adafactor": ("Adafactor", {}, {}, {}),
-    "AdamW": ("AdamW", {"weight_decay": 0.1}, {}, {}),
-    "Lamb": ("Lamb", {}, {}, {}),
-    "SGD": ("SGD", {"momentum": 0.9, "nesterov": True}, {}, {}),
-}
+# Updates are Keras's own: the class makes no difference.
 OF_KERAS = {
+    "momentum": ("SGD", {"momentum": 0.9, "nesterov": True}, {}, {}),
     "clipnorm": ("SGD", {"clipnorm": 0.05}, {}, {}),
     "global_clipnorm": ("Adam", {"global_clipnorm": 0.05}, {}, {}),
     "clipvalue": ("SGD", {"clipvalue": 0.01}, {}, {}),
@@ -33,21 +28,21 @@ OF_KERAS = {
 }
 OF_HOROVOD = {
     "sparse_as_dense": ("SGD", {}, {"sparse_as_dense": True}, {}),
-    "predivide": ("Adam", {}, {"gradient_predivide_factor": 4.0}, {}),
-    "predivide eagerly": (
+    "predivide, name": (
         "SGD",
         {},
-        {"gradient_predivide_factor": 4.0},
-        {"run_eagerly": True},
+        {"gradient_predivide_factor": 4.0, "name": "Mine"},
+        {},
     ),
-    "one group": ("Adam", {}, {"groups": 1}, {}),
-    "two groups": ("SGD", {}, {"groups": 2}, {}),
-    "groups eagerly": ("SGD", {}, {"groups": 2}, {"run_eagerly": True}),
+    "two groups, devices": (
+        "SGD",
+        {},
+        {"groups": 2, "device_dense": "/cpu:0", "device_sparse": "/cpu:0"},
+        {},
+    ),
     "many groups": ("SGD", {}, {"groups": 50, "sparse_as_dense": True}, {}),
-    "devices": ("SGD", {}, {"device_dense": "/cpu:0", "device_sparse": "/cpu:0"}, {}),
-    "name": ("SGD", {}, {"name": "Mine"}, {}),
 }
-ROWS = PLAIN | OF_KERAS | OF_HOROVOD
+ROWS = OF_KERAS | OF_HOROVOD
 
 
 def make_model(is_sparse):
@@ -117,14 +112,9 @@ def results(request):
 
 @pytest.mark.parametrize("row", ROWS)
 def test_two_ranks_end_with_the_weights_of_one_process(results, row):
-    first, _, alone = results
+    first, second, alone = results
 
     for weight, expected in zip(first[row], alone[row], strict=True):
         np.testing.assert_allclose(weight, expected, rtol=1e-6, atol=1e-9)
-
-
-@pytest.mark.parametrize("row", ROWS)
-def test_all_ranks_have_the_same_bits(results, row):
-    first, second, _ = results
-
+    assert len(first[row]) == len(second[row])
     assert all(map(np.array_equal, first[row], second[row]))

@@ -158,7 +158,9 @@ def tapes(hvd):
         loss = layer(tf.ones([1, 1])) * (1.0 + hvd.rank())
     return {
         "average": gradients(),
-        "sum": gradients(op=hvd.Sum, sparse_as_dense=True),
+        "sum": gradients(
+            op=hvd.Sum, sparse_as_dense=True, compression=hvd.Compression.fp16
+        ),
         "context": recorder.gradient(loss, layer.trainable_weights)[0].numpy().tolist(),
     }
 

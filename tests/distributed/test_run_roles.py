@@ -12,7 +12,7 @@ from launcher import run as to_its_end
 
 pytestmark = pytest.mark.slow
 
-FIFOS = ("life", "ready", "go")
+FIFOS = ("life", "ready")
 
 # The chief holds the pipe `life`, and the others notice its end, as servers do by its
 # address. Who tells something waits for somebody who wants to know.
@@ -79,15 +79,6 @@ def introductions(text):
     for tag, type_, index, _, _ in found:
         assert tag == ("chief" if type_ == "chief" else f"{type_} {index}")
     return [(tag, int(pid), address) for tag, _, _, pid, address in found]
-
-
-def read_until(stream, words):
-    """Return what is printed up to the line with these words."""
-    lines = []
-    while not lines or words not in lines[-1]:
-        lines.append(stream.readline())
-        assert lines[-1], f"no {words!r} in {''.join(lines)}"
-    return "".join(lines)
 
 
 def test_each_process_knows_its_task(script, tmp_path):
@@ -160,38 +151,6 @@ def test_a_dry_run_can_be_pasted(tmp_path):
         "worker 1\n",
         "ps 0\n",
     ]
-
-
-def test_a_worker_that_is_killed_is_started_again(script):
-    text = (
-        "mark = f'{folder}/mark'\n"
-        "if task.type == 'chief':\n"
-        "    wait_for('ready')\n"
-        "    print('ready', flush=True)\n"
-        "    wait_for('go')\n"
-        "elif str(task) == 'worker 1':\n"
-        "    again = os.path.exists(mark)\n"
-        "    open(mark, 'w').close()\n"
-        "    tell('go' if again else 'ready')\n"
-        "serve() if task.type != 'chief' else None\n"
-    )
-
-    with started(script(text), command=ROLES) as process:
-        printed = read_until(process.stdout, "[chief] ready")
-        [(_, first, _)] = [
-            who for who in introductions(printed) if who[0] == "worker 1"
-        ]
-        os.kill(first, signal.SIGKILL)
-        code, out, err = finish(process, printed)
-
-    assert (code, err) == (
-        0,
-        "tfdist run: worker 1 was killed by SIGKILL (signal 9); it is started again "
-        "(1 of 3).\n",
-    )
-    one, other = [who for who in introductions(out) if who[0] == "worker 1"]
-    assert one[1] != other[1]
-    assert one[2] == other[2]
 
 
 def test_ctrl_c_ends_all_and_starts_nobody_again(script):

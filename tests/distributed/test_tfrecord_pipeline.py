@@ -1,12 +1,11 @@
 """The example of TFRecord files: on two processes as accurate as the main job."""
 
 import os
-import re
 import sys
 from pathlib import Path
 
 import pytest
-from launcher import COMMAND, printed_by
+from launcher import COMMAND, accuracy_in, printed_by
 
 pytestmark = pytest.mark.slow
 
@@ -23,11 +22,6 @@ def run(tmp_path_factory):
         return printed_by(*command, f"--folder={folder}", env=env)
 
     return run
-
-
-def accuracy_in(printed):
-    (accuracy,) = re.findall(r"test accuracy: (0\.\d+|1\.0+)$", printed, re.MULTILINE)
-    return float(accuracy)
 
 
 def test_two_processes_train_on_their_parts(run):

@@ -1,9 +1,10 @@
-"""Ranks in one process: threads that talk through memory."""
+"""Ranks in one process, threads that talk through memory; and short trainings."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -116,6 +117,35 @@ def make_collective(rank, meeting):
         pass
 
     return InMemoryCollective(rank, meeting)
+
+
+@pytest.fixture
+def fit(model):
+    """Train with batches of 1, and return the history."""
+
+    def fit(*callbacks, steps=4, **options):
+        x = np.ones((steps, 1), "float32")
+        options = {"verbose": 0, "batch_size": 1} | options
+        return model.fit(x, x, callbacks=list(callbacks), **options).history
+
+    return fit
+
+
+@pytest.fixture
+def rates():
+    """A callback that records the learning rate of each step; put it last."""
+    import keras
+
+    class Recorder(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.values = []
+
+        def on_train_batch_begin(self, batch, logs=None):
+            rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+            self.values.append(round(rate, 6))
+
+    return Recorder()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A model with known steps, a record of its learning rates, ranks and disks."""
+"""A model with known steps, ranks and disks."""
 
 import os
 import random
@@ -34,36 +34,6 @@ def compiled(model):
         return model
 
     return compiled
-
-
-@pytest.fixture
-def fit(model):
-    """Train with batches of 1, and return the history."""
-
-    def fit(*callbacks, steps=4, **options):
-        x = np.ones((steps, 1), "float32")
-        options = {"verbose": 0, "batch_size": 1} | options
-        return model.fit(x, x, callbacks=list(callbacks), **options).history
-
-    return fit
-
-
-class Recorder(keras.callbacks.Callback):
-    """Callback that records the learning rate of each step."""
-
-    def __init__(self):
-        super().__init__()
-        self.values = []
-
-    def on_train_batch_begin(self, batch, logs=None):
-        rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
-        self.values.append(round(rate, 6))
-
-
-@pytest.fixture
-def rates():
-    """A callback that records the learning rate of each step; put it last."""
-    return Recorder()
 
 
 @pytest.fixture

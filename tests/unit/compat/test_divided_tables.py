@@ -7,39 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives import SingleCollective
-from tfdist.compat.keras import install
 from tfdist.compat.owned_variables import DividedTable
-from tfdist.gradients import GradientReducer
-from tfdist.sharding.owners import WeightOwners
-from tfdist.strategies.base import StepRunner
-from tfdist.strategies.process_replica import ProcessReplicaExtended
-
-
-class FirstOfTwo(SingleCollective):
-    """Rank 0 of two, whose peer has the same."""
-
-    size = 2
-
-    def exchange(self, name, value, *, joint=True):
-        return [value, value]
 
 
 @pytest.fixture
-def strategy():
+def strategy(first_of_two):
     """Return the strategy of rank 0 of two, which divides tables of 100 bytes."""
-    install(is_alone=True)
-    collective = FirstOfTwo()
-    strategy = StepRunner.__new__(StepRunner)
-    extended = ProcessReplicaExtended(strategy, collective, GradientReducer(collective))
-    extended.owners = WeightOwners(
-        collective,
-        extended.process_hooks.created.forget,
-        shards_optimizers=False,
-        table_bytes=100,
-    )
-    tf.distribute.Strategy.__init__(strategy, extended)
-    return strategy
+    return first_of_two(shards_optimizers=False, table_bytes=100)
 
 
 def built(strategy, rows=10, width=4, **options):

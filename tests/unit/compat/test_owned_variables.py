@@ -7,16 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives import SingleCollective
-from tfdist.compat.keras import install
 from tfdist.compat.owned_variables import is_elsewhere, owner_of
-from tfdist.gradients import GradientReducer
 from tfdist.optimizers import Lars
 from tfdist.sharding.assignment import DIVIDED
 from tfdist.sharding.optimizers import ELEMENTWISE
-from tfdist.sharding.owners import WeightOwners
-from tfdist.strategies.base import StepRunner
-from tfdist.strategies.process_replica import ProcessReplicaExtended
 
 PER_WEIGHT = {
     **{
@@ -40,29 +34,10 @@ PER_WEIGHT = {
 SHAPES, OWNERS = ((4, 6), (4, 4), (6,), (3, 3)), (0, 1, 0, 1)
 
 
-class FirstOfTwo(SingleCollective):
-    """Rank 0 of two, whose peer has the same gradients and updates nothing."""
-
-    size = 2
-
-    def exchange(self, name, value, *, joint=True):
-        return [value, value]
-
-    def broadcast(self, tensors, root_rank=0, *, name):
-        return tensors
-
-
 @pytest.fixture
-def strategy():
+def strategy(first_of_two):
     """Return the strategy of rank 0 of two, which shards optimizers."""
-    install(is_alone=True)
-    collective = FirstOfTwo()
-    strategy = StepRunner.__new__(StepRunner)
-    reducer = GradientReducer(collective)
-    extended = ProcessReplicaExtended(strategy, collective, reducer)
-    extended.owners = WeightOwners(collective, extended.process_hooks.created.forget)
-    tf.distribute.Strategy.__init__(strategy, extended)
-    return strategy
+    return first_of_two()
 
 
 def weights(shapes=SHAPES):

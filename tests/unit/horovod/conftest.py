@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import keras
-import numpy as np
 import pytest
 
 
@@ -36,33 +35,3 @@ def model():
     model = keras.Model(inputs, layer(inputs))
     model.compile(keras.optimizers.SGD(0.1), lambda _, y: keras.ops.mean(y))
     return model
-
-
-@pytest.fixture
-def fit(model):
-    """Train with batches of 1, and return the history."""
-
-    def fit(*callbacks, steps=4, **options):
-        x = np.ones((steps, 1), "float32")
-        options = {"verbose": 0, "batch_size": 1} | options
-        return model.fit(x, x, callbacks=list(callbacks), **options).history
-
-    return fit
-
-
-class Recorder(keras.callbacks.Callback):
-    """Calls a function before each step, and keeps what it returns."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-        self.values = []
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.values.append(self.function())
-
-
-@pytest.fixture
-def rates(model):
-    """A callback that notes the learning rate of each step; put it last."""
-    return Recorder(lambda: round(float(model.optimizer.learning_rate.numpy()), 6))

@@ -1,7 +1,6 @@
 """Horovod's schedules in real `fit` calls, against rates computed by hand."""
 
 import keras
-import numpy as np
 import pytest
 
 pytestmark = pytest.mark.requires("horovodrun")
@@ -32,21 +31,6 @@ def test_without_staircase_a_function_is_given_parts_of_epochs(hvd, fit, rates):
 
     assert given == [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 0.0, 0.5]
     assert rates.values == [1 + epoch for epoch in given]
-
-
-def test_data_of_unknown_length_is_refused(hvd, model):
-    def batches():
-        yield from [(np.ones((1, 1)), np.ones((1, 1)))] * 2
-
-    schedule = hvd.callbacks.LearningRateScheduleCallback(
-        1.0, lambda _: 1.0, staircase=False
-    )
-    with pytest.raises(
-        ValueError,
-        match=r"^LearningRateScheduleCallback must know the steps of an epoch\. "
-        r"Received: steps_per_epoch=None, .* Give steps_per_epoch to the callback\.$",
-    ):
-        model.fit(batches(), callbacks=[schedule], verbose=0)
 
 
 def test_a_schedule_of_keras_is_refused(hvd, model, fit):

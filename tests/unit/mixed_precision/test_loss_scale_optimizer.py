@@ -73,16 +73,6 @@ def test_a_step_that_overflows_is_skipped(bad):
     assert int(optimizer.iterations.numpy()) == 0
 
 
-def test_a_static_scale_stays():
-    optimizer, variable = scaled(initial_scale=8.0, dynamic=False)
-
-    optimizer.apply([tf.constant([INF, 0.0])], [variable])
-    optimizer.apply([tf.constant([8.0, 0.0])], [variable])
-
-    np.testing.assert_array_equal(variable.numpy(), [2.0, 4.0])
-    assert state_of(optimizer) == (8.0, 0, 0, 1)
-
-
 def test_missing_and_sparse_gradients():
     optimizer = LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=2.0)
     unused, table = (keras.Variable(np.ones(3, "float32")) for _ in range(2))

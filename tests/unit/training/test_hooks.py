@@ -128,12 +128,11 @@ def test_what_a_graph_makes_is_made_equal_after_the_call_that_traces_it(on_ranks
 # Whose variables a fit starts with.
 
 
-@pytest.mark.parametrize("root_rank", [0, 1])
-def test_a_fit_starts_with_the_variables_of_the_rank_it_names(on_ranks, root_rank):
+def test_a_fit_starts_with_the_variables_of_the_rank_it_names(on_ranks):
     def run(collective):
         hooks, model = hooks_on(collective), compiled()
         model.layers[-1].bias.assign([collective.rank + 1.0])
-        with hooks.fitting(model, root_rank):
+        with hooks.fitting(model, 1):
             hooks.build(model, is_single_step=False)
             started = model.layers[-1].bias.numpy().tolist()
             # What is restored later, rank 0 has restored.
@@ -141,7 +140,7 @@ def test_a_fit_starts_with_the_variables_of_the_rank_it_names(on_ranks, root_ran
             hooks.synchronize(model)
         return started, model.layers[-1].bias.numpy().tolist()
 
-    assert on_ranks(2, run) == [([root_rank + 1.0], [3.0])] * 2
+    assert on_ranks(2, run) == [([2.0], [3.0])] * 2
 
 
 def test_ranks_that_name_different_ranks_are_told(on_ranks):
@@ -177,8 +176,7 @@ def test_if_any_rank_restores_all_start_equal_again(on_ranks, who, is_restored):
 # State that ranks have apart.
 
 
-@pytest.mark.parametrize("act", ["epoch_ended", "synchronize"])
-def test_state_that_differs_is_averaged_at_the_end_of_an_epoch(on_ranks, act):
+def test_state_that_differs_is_averaged_when_ranks_synchronize(on_ranks):
     """Steps that accumulate gradients leave what they assign different."""
 
     def run(collective):
@@ -199,7 +197,7 @@ def test_state_that_differs_is_averaged_at_the_end_of_an_epoch(on_ranks, act):
         hooks.run_function(model, "train_step", run, is_joint=True)
         mine = norm.moving_mean.numpy().tolist()
         # As at the start of a predict in the midst of an epoch.
-        getattr(hooks, act)(model)
+        hooks.synchronize(model)
         return mine, norm.moving_mean.numpy().tolist()
 
     assert on_ranks(2, run) == [([8.0, 8.0], [12.0, 12.0]), ([16.0] * 2, [12.0] * 2)]
@@ -213,9 +211,9 @@ def model_of():
     return model
 
 
-def run_step(hooks, model, call, data, *, is_joint=True):
-    """Run a step within a call of Keras; the model of predictions is None."""
-    hooks._call = (model, "train_step", is_joint)
+def run_step(hooks, model, call, data):
+    """Run a step within a call of Keras that all ranks make."""
+    hooks._call = (model, "train_step", True)
     try:
         return hooks.run_step(call, data)
     finally:
@@ -228,10 +226,7 @@ def sums(hooks, *gradients):
     return hooks.reduce_gradients(hooks.prepare_gradients(gradients, variables))
 
 
-OWNS = [1, 3]
-
-
-def on_shards(on_ranks, act, *, owns=OWNS):
+def on_shards(on_ranks, act, *owns):
     """Run `act(hooks, model)` as a step of a model, on the shards of all ranks."""
 
     def run(collective):
@@ -265,50 +260,6 @@ def test_a_step_outside_of_a_call_of_keras_is_refused():
         hooks.run_step(len, shard(np.ones((1, 2)), 1, 1))
 
 
-@pytest.mark.parametrize(
-    ("is_joint", "shares", "calls"),
-    [
-        (
-            True,
-            [0.25, 0.75],
-            ["all_reduce rows of the batch", "exchange state of layers"],
-        ),
-        (False, [1.0, 1.0], []),
-    ],
-)
-def test_batches_of_one_s_own_are_parts_of_one_in_joint_calls(
-    on_ranks, is_joint, shares, calls
-):
-    def run(collective):
-        hooks, model = hooks_on(collective), model_of()
-        batch = np.ones((OWNS[collective.rank], 2), "float32")
-        data = (tf.constant(batch), None, None)
-        share = run_step(
-            hooks,
-            model,
-            lambda data: (hooks.step.trainer is model, float(hooks.step.share())),
-            data,
-            is_joint=is_joint,
-        )
-        return share, collective.calls
-
-    found = on_ranks(2, run)
-
-    assert [share for share, _ in found] == [(True, share) for share in shares]
-    assert [its for _, its in found] == [calls] * 2
-
-
-def test_predictions_are_joined_without_stand_ins(on_ranks):
-    def run(collective):
-        own = [2, 0][collective.rank]
-        rows = tf.fill([max(own, 1), 1], float(collective.rank + 1))
-        step = shard(None, own, 2, own == 0)
-        found = run_step(hooks_on(collective), None, lambda data: {"y": [rows]}, step)
-        return found["y"][0].numpy().tolist()
-
-    assert on_ranks(2, run) == [[[1.0], [1.0]]] * 2
-
-
 def test_a_stand_in_gets_the_statistics_of_the_others(on_ranks):
     def act(hooks, model):
         norm = model.layers[0]
@@ -318,30 +269,12 @@ def test_a_stand_in_gets_the_statistics_of_the_others(on_ranks):
         sums(hooks, tf.constant([value]))
         return norm
 
-    for norm in on_shards(on_ranks, act, owns=[2, 0]):
+    for norm in on_shards(on_ranks, act, 2, 0):
         assert norm.moving_mean.numpy().tolist() == [3.0, 3.0]
         assert norm.moving_variance.numpy().tolist() == [1.0, 1.0]
 
 
 # Gradients.
-
-
-def test_the_state_of_layers_travels_with_the_gradients(on_ranks):
-    def act(hooks, model):
-        norm = model.layers[0]
-        norm.moving_mean.assign([4.0 * hooks._collective.rank] * 2)
-        hooks.note_assigned(norm.moving_mean)
-        gradients = sums(hooks, tf.constant(1.0), tf.constant(2.0))
-        return (
-            [float(gradient) for gradient in gradients],
-            norm.moving_mean.numpy().tolist(),
-            [call for call in hooks._collective.calls if "all_reduce" in call],
-        )
-
-    for gradients, mean, calls in on_shards(on_ranks, act):
-        assert gradients == [1.0, 2.0]
-        assert mean == [3.0, 3.0]
-        assert calls == ["all_reduce gradients/b0"]
 
 
 def test_ranks_agree_on_state_once_in_graphs_and_in_every_eager_step(on_ranks):
