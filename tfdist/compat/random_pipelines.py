@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from functools import cache, partial
+from functools import cache, partial, wraps
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +17,7 @@ from tensorflow.python.data.ops import random_op as _random_op
 from tensorflow.python.data.util import random_seed as _data_seed
 from tensorflow.python.ops import gen_random_ops as _plain
 from tensorflow.python.ops import gen_stateful_random_ops as _stateful
+from tensorflow.python.ops.parallel_for import control_flow_ops as _vectorized
 
 from tfdist.compat.mirrored import is_in_loop
 from tfdist.compat.patching import holding, within, wrap
@@ -44,13 +45,15 @@ def drawing_apart() -> AbstractContextManager[None]:
 
 
 class _Function:
-    """The function of a `map` that is being traced, and its random draws."""
+    """The function of a dataset that is being traced, and its random draws."""
 
     def __init__(self) -> None:
         # Whether it draws without a seed, and whether from a state, in some order.
         self.is_unseeded = self.is_ordered = False
         self._seed: Any = None
         self._count = 0
+        # The iteration of vectorized loops.
+        self._iteration: Any = 0
 
     def seed(self, *, is_seeded: bool) -> Any:
         """Return the seed of a draw; None to draw as without tfdist."""
@@ -60,7 +63,9 @@ class _Function:
             return None
         self.is_unseeded = True
         self._count += 1
-        return None if self._seed is None else tf.stack([self._seed, self._count])
+        if self._seed is None:
+            return None
+        return tf.stack([self._seed, self._count + _MOST_DRAWS * self._iteration])
 
     def with_seed(self, function: Callable[..., Any]) -> Any:
         """Return a function of an element and a seed for its draws."""
@@ -74,7 +79,22 @@ class _Function:
 
         return of_element
 
+    def vectorized(self, body: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return the body of a vectorized loop whose iterations draw apart."""
 
+        # With the module of the original, autograph does not convert it.
+        @wraps(body)
+        def iterate(number: Any) -> Any:
+            # Loops may be nested.
+            inner = _MOST_ROWS * self._iteration + tf.cast(number, tf.int64) + 1
+            with holding(self, "_iteration", inner):
+                return body(number)
+
+        return iterate
+
+
+# No function has more draws, and no loop in a loop more iterations.
+_MOST_DRAWS = _MOST_ROWS = 2**16
 _FUNCTION: ContextVar[_Function | None] = ContextVar("function", default=None)
 
 
@@ -84,34 +104,44 @@ def seed_in_map(*, is_seeded: bool) -> Any:
     return None if function is None else function.seed(is_seeded=is_seeded)
 
 
+def is_function_watched() -> bool:
+    """Return whether a function is traced whose draws are to be alike on all ranks."""
+    return _FUNCTION.get() is not None
+
+
 def map_alike(
     original: Any,
     dataset: tf.data.Dataset,
     map_func: Callable[..., Any],
-    num_parallel_calls: Any = None,
-    deterministic: bool | None = None,
-    **options: Any,
+    *args: Any,
+    **kwargs: Any,
 ) -> tf.data.Dataset:
     """Map a dataset with the same random draws on all ranks, unless it is of one."""
-    how = {"num_parallel_calls": num_parallel_calls, "deterministic": deterministic}
-    how |= options
-    draws = _AGREED.draws
-    if draws is None or not tf.executing_eagerly() or not _is_global(dataset):
+    draws, outer = _AGREED.draws, _FUNCTION.get()
+    # In a graph, the function of another dataset makes it.
+    is_eager = tf.executing_eagerly()
+    is_agreed = draws is not None and _is_global(dataset) if is_eager else outer
+    if not is_agreed:
         with within(_FUNCTION, None):
-            return original(dataset, map_func, **how)
+            return original(dataset, map_func, *args, **kwargs)
     function = _Function()
     with within(_FUNCTION, function):
-        mapped = original(dataset, map_func, **how)
-        if function.is_unseeded:
-            seed = draws.getrandbits(31)
-            seeds = tf.data.Dataset.random(seed, rerandomize_each_iteration=True)
-            dataset = tf.data.Dataset.zip(dataset, seeds)
-            map_func = function.with_seed(map_func)
-        if function.is_ordered:
-            # Parallel calls would draw from the state in any order.
-            how |= {"num_parallel_calls": None, "deterministic": None}
-        is_same = not (function.is_unseeded or function.is_ordered)
-        return mapped if is_same else original(dataset, map_func, **how)
+        mapped = original(dataset, map_func, *args, **kwargs)
+    if not (function.is_unseeded or function.is_ordered):
+        return mapped
+    how = inspect.signature(original).bind(dataset, map_func, *args, **kwargs).arguments
+    if function.is_unseeded:
+        seeds = tf.data.Dataset.random(rerandomize_each_iteration=True)
+        how["self"] = tf.data.Dataset.zip(dataset, seeds)
+        how["map_func"] = function.with_seed(map_func)
+    if function.is_ordered:
+        # Parallel calls would draw from the state in any order.
+        how.pop("num_parallel_calls", None)
+        how.pop("deterministic", None)
+        if outer is not None:
+            outer.is_ordered = True
+    with within(_FUNCTION, function):
+        return original(**how)
 
 
 def _is_global(dataset: tf.data.Dataset) -> bool:
@@ -128,20 +158,25 @@ def has_seeds(dataset: tf.data.Dataset) -> bool:
 
 @cache
 def _patch() -> None:
-    """Let shuffles, and random operations in a `map`, ask for an agreed seed."""
+    """Let shuffles and random operations ask for an agreed seed."""
     wrap(_data_seed, "get_seed", _seed_of_dataset)
     for name, make in _MAKERS.items():
         wrap(_plain, name, partial(_draw, make))
     for name in ("rng_read_and_skip", "rng_skip"):
         wrap(_stateful, name, _draw_from_state)
+    wrap(_vectorized, "pfor", _vectorize)
 
 
 def _seed_of_dataset(original: Any, seed: int | None) -> Any:
     """Return the seeds of a dataset."""
-    is_seeded = seed is not None or global_seed() is not None
-    if _AGREED.draws is None or is_seeded:
+    if seed is not None or global_seed() is not None:
         return original(seed)
-    return original(_AGREED.draws.getrandbits(31))
+    if tf.executing_eagerly():
+        draws = _AGREED.draws
+        return original(None if draws is None else draws.getrandbits(31))
+    # In the function of another dataset, a number would be that of all its elements.
+    seeds = seed_in_map(is_seeded=False)
+    return original(None) if seeds is None else tuple(tf.unstack(seeds))
 
 
 def _draw(make: Callable[..., Any], original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -158,6 +193,13 @@ def _draw_from_state(original: Any, *args: Any, **kwargs: Any) -> Any:
     """Draw from the state of a `tf.random.Generator`."""
     seed_in_map(is_seeded=True)
     return original(*args, **kwargs)
+
+
+def _vectorize(original: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run a vectorized loop."""
+    function = _FUNCTION.get()
+    body = body if function is None else function.vectorized(body)
+    return original(body, *args, **kwargs)
 
 
 def _of_shape(draw: Callable[..., Any]) -> Callable[..., Any]:
@@ -180,9 +222,24 @@ def _classes(given: dict[str, Any], seed: Any) -> Any:
     )
 
 
+def _gamma(given: dict[str, Any], seed: Any) -> Any:
+    """Draw from gamma distributions, a shape of numbers from each."""
+    alpha = tf.convert_to_tensor(given["alpha"])
+    shape = tf.concat([given["shape"], tf.shape(alpha)], 0)
+    return tf.random.stateless_gamma(shape, seed, alpha, dtype=alpha.dtype)
+
+
+def _poisson(given: dict[str, Any], seed: Any) -> Any:
+    """Draw from Poisson distributions, a shape of numbers from each."""
+    shape = tf.concat([given["shape"], tf.shape(given["rate"])], 0)
+    return tf.random.stateless_poisson(shape, seed, given["rate"], given["dtype"])
+
+
 # By TensorFlow's generated operation; the others draw apart without a seed.
 _MAKERS: dict[str, Callable[[dict[str, Any], Any], Any]] = {
     "multinomial": _classes,
+    "random_gamma": _gamma,
+    "random_poisson_v2": _poisson,
     "random_shuffle": lambda given, seed: tf.random.experimental.stateless_shuffle(
         given["value"], seed
     ),

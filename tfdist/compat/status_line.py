@@ -26,6 +26,9 @@ class StatusLine(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._size, self._show, self._clock = size, show, clock
+        # A custom loop may leave out the begin of the training, or of an epoch.
+        self.on_train_begin()
+        self._epoch = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Start the counts."""
@@ -57,12 +60,17 @@ class StatusLine(keras.callbacks.Callback):
 
     def _text(self, now: float) -> str:
         """Return the line."""
-        epochs, length = self.params["epochs"], self.params["steps"]
-        of_length = "" if length is None else f"/{length}"
-        parts = [f"epoch {self._epoch + 1}/{epochs}", f"step {self._steps}{of_length}"]
+        epochs, length = ((self.params or {}).get(name) for name in ("epochs", "steps"))
+        parts = [
+            f"{what} {number}" + ("" if whole is None else f"/{whole}")
+            for what, number, whole in (
+                ("epoch", self._epoch + 1, epochs),
+                ("step", self._steps, length),
+            )
+        ]
         if self._first is not None:
             parts.append(self._rate(now))
-        if self._first is not None and length is not None:
+        if self._first is not None and epochs is not None and length is not None:
             began, first = self._first
             step_seconds = (now - began) / (self._before + self._steps - first)
             left = (epochs - self._epoch) * length - self._steps

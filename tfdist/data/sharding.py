@@ -296,7 +296,11 @@ def shard(
         return cut_rows(batch, *share(rows_of(batch), rank, size))
 
     # A dataset function gets a top-level tuple unpacked; enumerate prevents that.
-    return mark(dataset.enumerate().map(cut, num_parallel_calls=tf.data.AUTOTUNE))
+    own = dataset.enumerate().map(cut, num_parallel_calls=tf.data.AUTOTUNE)
+    # Rows that overtake each other on one rank would be lost, or be on two.
+    options = tf.data.Options()
+    options.deterministic = True
+    return mark(own.with_options(options))
 
 
 def mark(dataset: tf.data.Dataset) -> tf.data.Dataset:

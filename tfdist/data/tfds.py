@@ -1,13 +1,21 @@
 """`tfdist.data.read_tfds`: a dataset of TensorFlow Datasets for the ranks of a job."""
 
 import fcntl
+import functools
+import operator
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.data.pipeline import Options, batches_of, check_examples, check_options
+from tfdist.data.pipeline import (
+    Options,
+    batches_of,
+    check_examples,
+    check_options,
+    part_of,
+)
 from tfdist.data.sharding import rank_and_size
 
 
@@ -28,8 +36,9 @@ def read_tfds(
 ) -> tf.data.Dataset:
     """Read this rank's part of a dataset from TensorFlow Datasets.
 
-    The split is cut evenly by examples (`tfds.even_splits`). One process per data
-    folder downloads and prepares a missing dataset, while the others wait.
+    Each rank reads consecutive examples, its share of one process's batches. One
+    process per data folder downloads and prepares a missing dataset, while the others
+    wait.
 
     Args:
         name: The name, as in `tfds.load`, or a builder.
@@ -69,7 +78,9 @@ def read_tfds(
     _prepare(builder)
     examples = builder.info.splits[split].num_examples
     check_examples(examples, size, f"the split {split!r} of {builder.name}")
-    own = tfds.even_splits(split, size, drop_remainder=False)[rank]
+    own = _part_of_split(
+        builder, split, part_of(examples, global_batch_size, rank, size)
+    )
     # Unshuffled files are read in order.
     config = tfds.ReadConfig(
         try_autocache=False,
@@ -98,6 +109,26 @@ def _prepare(builder: Any) -> None:
             builder.info.read_from_directory(folder)
         else:
             builder.download_and_prepare()
+
+
+def _part_of_split(builder: Any, split: Any, part: range) -> Any:
+    """Return the examples at some positions of a split, or of a sum of splits."""
+    instruction = _tensorflow_datasets().core.ReadInstruction
+    pieces = []
+    begin = 0
+    for one in instruction.from_spec(split).to_absolute(builder.info.splits):
+        first = one.from_ or 0
+        last = (
+            builder.info.splits[one.splitname].num_examples
+            if one.to is None
+            else one.to
+        )
+        start, stop = max(part.start, begin), min(part.stop, begin + last - first)
+        if start < stop:
+            bounds = {"from_": first + start - begin, "to": first + stop - begin}
+            pieces.append(instruction(one.splitname, **bounds, unit="abs"))
+        begin += last - first
+    return functools.reduce(operator.add, pieces)
 
 
 def _tensorflow_datasets() -> Any:

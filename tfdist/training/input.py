@@ -56,16 +56,19 @@ _REMEDIES = {
     ),
     Given.DATASET: (
         "a dataset that is shuffled, filtered or sharded in another way on each rank",
-        "Make it after the strategy, which lets shuffles and random operations of a "
-        "map draw alike, or give them seeds (dataset.shuffle(..., seed=1)); seed what "
-        "Python code in it draws from, as by numpy.random.default_rng(1).",
+        "Make it after the strategy, which lets shuffles, and random operations of a "
+        "map, flat_map or interleave, draw alike. For others, as in a filter, scan or "
+        "tf.map_fn, call keras.utils.set_random_seed(1) at the start of the program. "
+        "Seed what Python code in it draws from, as by numpy.random.default_rng(1).",
     ),
     Given.BATCHES: (
         "a PyDataset, generator or loader with other rows, or in another order, on "
         "each rank",
         "Seed what it draws from alike on every rank: numpy.random.default_rng(1) in "
-        "it, or keras.utils.set_random_seed(1) at the start of the program. Do not "
-        "shard it by tfdist.rank().",
+        "it, keras.utils.set_random_seed(1) at the start of the program, or "
+        "torch.manual_seed(1) for a DataLoader. Give each call of fit a new generator, "
+        "since what was read ahead of the last step is lost. Do not shard it by "
+        "tfdist.rank().",
     ),
 }
 
@@ -274,7 +277,9 @@ def own_part(dataset: tf.data.Dataset, collective: Collective) -> Any:
 def _chosen_part(dataset: tf.data.Dataset, rank: int, size: int) -> Any:
     """Return a rank's part if tfdist.data or the user's policy has chosen it."""
     if is_rank_part(dataset):
-        return dataset
+        # What `tfdist.data.shard` has cut, not what files give to one rank alone.
+        is_cut = dataset.options().deterministic
+        return in_order(dataset) if is_cut else dataset
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy in (None, _POLICY.AUTO):
         return None
@@ -293,8 +298,8 @@ def _chosen_part(dataset: tf.data.Dataset, rank: int, size: int) -> Any:
     if policy == _POLICY.FILE and has_seeds(dataset):
         raise ValueError(
             "A dataset that is sharded by files must be so before its random "
-            "operations. Received: AutoShardPolicy.FILE after a map that draws without "
-            "a seed. Call dataset.with_options(...) before that map."
+            "operations. Received: AutoShardPolicy.FILE after a map or interleave that "
+            "draws without a seed. Call dataset.with_options(...) before it."
         )
     if policy == _POLICY.DATA:
         dataset = in_order(dataset)

@@ -1,3 +1,5 @@
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
@@ -42,6 +44,9 @@ def noisy(x):
     return x + tf.random.normal(tf.shape(x))
 
 
+traced = tf.function(noisy)
+
+
 def test_datasets_without_a_seed_are_shuffled_by_an_agreed_one():
     def shuffles():
         datasets = [tf.data.Dataset.range(50).shuffle(50) for _ in range(2)]
@@ -74,14 +79,31 @@ UNSEEDED = {
     "branches": lambda x: noisy(x) if tf.random.uniform([]) < 0.5 else x,
     "images": lambda x: tf.image.random_crop(x, [1, 1]),
     "pairs": lambda x: {"x": (x, noisy(x))},
+    "gamma": lambda x: tf.random.gamma(tf.shape(x), [0.2, 0.4], 3.0),
+    "poisson": lambda x: tf.random.poisson([3], 9.0 + x),
+    "tf.function": tf.function(noisy),
+    "called tf.function": lambda x: traced(x) + traced(x),
+    "vectorized": lambda x: tf.vectorized_map(noisy, tf.concat([x, x], 0)),
 }
 
 
-@pytest.mark.parametrize("function", UNSEEDED.values(), ids=UNSEEDED)
-def test_operations_without_a_seed_draw_alike_on_all_ranks(function):
+def mapped_in(method):
+    """Return the noisy rows of datasets that a function makes, shuffled."""
+    return getattr(rows(8), method)(
+        lambda x: tf.data.Dataset.from_tensor_slices(x).map(noisy).shuffle(8)
+    )
+
+
+MADE = {name: partial(mapped, function) for name, function in UNSEEDED.items()} | {
+    name: partial(mapped_in, name) for name in ("flat_map", "interleave")
+}
+
+
+@pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+def test_operations_without_a_seed_draw_alike_on_all_ranks(make):
     def draws(seed):
         compat.draw_alike(seed)
-        return epochs(mapped(function))
+        return epochs(make())
 
     one, other = draws(7), draws(7)
 
@@ -95,14 +117,45 @@ def test_operations_without_a_seed_draw_alike_on_all_ranks(function):
     [
         (1, lambda x: (tf.random.uniform([]), tf.random.uniform([])), 2 * len(ROWS)),
         (8, lambda x: tf.map_fn(lambda _: tf.random.uniform([]), x[:, 0]), len(ROWS)),
+        (
+            32,
+            lambda x: tf.vectorized_map(
+                lambda row: tf.vectorized_map(lambda _: tf.random.uniform([]), row), x
+            ),
+            2 * len(ROWS),
+        ),
     ],
-    ids=["elements and operations", "iterations of a loop"],
+    ids=["elements and operations", "iterations of a loop", "of a vectorized loop"],
 )
 def test_each_has_numbers_of_its_own(batch, function, count):
     compat.draw_alike(1)
     dataset = rows(batch).map(function, num_parallel_calls=4)
 
     assert len(np.unique(epochs(dataset, 1))) == count
+
+
+@pytest.mark.parametrize("method", ["flat_map", "interleave"])
+def test_datasets_that_a_function_makes_are_shuffled_anew(method):
+    compat.draw_alike(1)
+    made = getattr(tf.data.Dataset.range(2), method)(
+        lambda _: tf.data.Dataset.range(50).shuffle(50)
+    )
+    orders = np.concatenate(epochs(made)).reshape(4, 50)
+    if method == "interleave":
+        orders = orders.reshape(2, 50, 2).swapaxes(1, 2).reshape(4, 50)
+
+    assert len(np.unique(orders, axis=0)) == 4
+    assert all(len({*order}) == 50 for order in orders)
+
+
+def test_what_other_functions_make_is_shuffled_as_by_tensorflow():
+    compat.draw_alike(1)
+    shuffled = tf.data.Dataset.range(99).group_by_window(
+        lambda _: tf.constant(0, tf.int64), lambda _, window: window.shuffle(99), 99
+    )
+
+    # Not by one number, which would be that of every epoch.
+    assert not np.array_equal(*epochs(shuffled))
 
 
 def test_structures_and_lengths_are_kept():

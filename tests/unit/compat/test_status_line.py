@@ -41,3 +41,25 @@ def test_epoch_step_rate_and_time_left(kind, rate):
         f"epoch 2/2, step 3/6, {rate}, 0:00:01 left",
         "",
     ]
+
+
+def test_a_custom_loop_need_not_tell_how_long_it_is():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    lines = []
+    status = StatusLine(2, show=lines.append, clock=iter([0.0, 2.0, 4.0, 6.0]).__next__)
+    callbacks = keras.callbacks.CallbackList([status], add_history=True, model=model)
+
+    callbacks.on_train_batch_end(0)
+    callbacks.on_train_batch_end(1)
+    callbacks.set_params({"epochs": 2, "steps": None})
+    callbacks.on_train_begin()
+    callbacks.on_epoch_begin(1)
+    callbacks.on_train_batch_end(0)
+    callbacks.on_train_batch_end(1)
+
+    assert lines == [
+        "epoch 1, step 1",
+        "epoch 1, step 2, 0.5 steps/s",
+        "epoch 2/2, step 1",
+        "epoch 2/2, step 2, 0.5 steps/s",
+    ]

@@ -157,16 +157,20 @@ UNEQUAL = {
     "dataset": (
         lambda: TFDatasetAdapter(dataset()),
         r"a dataset that is shuffled, filtered or sharded in another way on each "
-        r"rank\. Make it after the strategy, .* or give them seeds "
-        r"\(dataset\.shuffle\(\.\.\., seed=1\)\); seed what Python code in it draws "
-        r"from, as by numpy\.random\.default_rng\(1\)\.",
+        r"rank\. Make it after the strategy, which lets shuffles, and random "
+        r"operations of a map, flat_map or interleave, draw alike\. For others, as in "
+        r"a filter, scan or tf\.map_fn, call keras\.utils\.set_random_seed\(1\) at the "
+        r"start of the program\. Seed what Python code in it draws from, as by "
+        r"numpy\.random\.default_rng\(1\)\.",
     ),
     "PyDataset": (
         lambda: PyDatasetAdapter(Batches(), shuffle=False),
         rf"a PyDataset, generator or loader {ORDER} Seed what it draws from alike on "
-        r"every rank: numpy\.random\.default_rng\(1\) in it, or "
-        r"keras\.utils\.set_random_seed\(1\) at the start of the program\. Do not "
-        r"shard it by tfdist\.rank\(\)\.",
+        r"every rank: numpy\.random\.default_rng\(1\) in it, "
+        r"keras\.utils\.set_random_seed\(1\) at the start of the program, or "
+        r"torch\.manual_seed\(1\) for a DataLoader\. Give each call of fit a new "
+        r"generator, since what was read ahead of the last step is lost\. Do not shard "
+        r"it by tfdist\.rank\(\)\.",
     ),
 }
 

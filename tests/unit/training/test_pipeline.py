@@ -1,9 +1,11 @@
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfdist
 from tfdist.collectives import SingleCollective
 from tfdist.data.sharding import mark, split
 from tfdist.training.input import (
@@ -156,12 +158,14 @@ def unordered():
     return rows.batch(6).with_options(options)
 
 
-@pytest.mark.parametrize("cut", ["fit", "loop", "DATA"])
+@pytest.mark.parametrize("cut", ["fit", "loop", "DATA", "tfdist.data"])
 def test_options_do_not_let_ranks_read_in_different_orders(cut):
     for rank in ranks_of(2):
         if cut == "fit":
             found = shard_global(unordered(), rank, lambda _: None, may_be_empty=True)
             found = [shard.data for shard in found]
+        elif cut == "tfdist.data":
+            found = tfdist.data.shard(unordered(), rank=rank.rank, size=2)
         else:
             data = unordered()
             if cut == "DATA":
@@ -172,7 +176,10 @@ def test_options_do_not_let_ranks_read_in_different_orders(cut):
         assert rows == wanted
 
 
-def test_arguments_that_let_ranks_read_in_different_orders_are_refused():
+@pytest.mark.parametrize(
+    "cut", [lambda d: d, partial(tfdist.data.shard, rank=0, size=2)]
+)
+def test_arguments_that_let_ranks_read_in_different_orders_are_refused(cut):
     data = whole(12, 6).map(lambda x: x, num_parallel_calls=2, deterministic=False)
 
     with pytest.raises(
@@ -182,7 +189,7 @@ def test_arguments_that_let_ranks_read_in_different_orders_are_refused():
         r"Leave the argument out; strategies keep the order then, whatever "
         r"tf\.data\.Options say\.",
     ):
-        shard_plain(data.prefetch(1), Rank(0, 2))
+        shard_plain(cut(data.prefetch(1)), Rank(0, 2))
 
 
 def test_a_batch_without_rows_is_refused():
@@ -348,8 +355,8 @@ def test_files_are_not_sharded_behind_agreed_draws():
     with pytest.raises(
         ValueError,
         match=r"A dataset that is sharded by files must be so before its random "
-        r"operations\. Received: AutoShardPolicy\.FILE after a map that draws without "
-        r"a seed\. Call dataset\.with_options\(\.\.\.\) before that map\.",
+        r"operations\. Received: AutoShardPolicy\.FILE after a map or interleave "
+        r"that draws without a seed\. Call dataset\.with_options\(\.\.\.\) before it\.",
     ):
         own_part(with_policy(drawn, Policy.FILE), Rank(0, 2))
 

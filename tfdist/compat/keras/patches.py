@@ -181,7 +181,10 @@ _FUNCTION_CALL = (
 # replica context folds its number into seeds, when the extended part of a strategy says
 # which process writes, and with `random_pipelines`.
 TENSORFLOW_PATCHES: dict[str, Callable[..., Any]] = {
-    "tensorflow:data.Dataset.map": random_pipelines.map_alike,
+    **{
+        f"tensorflow:data.Dataset.{name}": random_pipelines.map_alike
+        for name in ("flat_map", "interleave", "map")
+    },
     _FUNCTION_CALL: trainer.call_anew_in_step,
     "tensorflow.python.framework.random_seed:get_seed": (
         trainer.next_operation_seeds_of_rank

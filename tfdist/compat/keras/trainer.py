@@ -26,7 +26,7 @@ from tfdist.compat.keras.positions import (
     resumed_by,
 )
 from tfdist.compat.mirrored import building
-from tfdist.compat.random_pipelines import seed_in_map
+from tfdist.compat.random_pipelines import is_function_watched, seed_in_map
 from tfdist.compat.tensorflow import number_of
 from tfdist.data.sharding import Shard
 
@@ -318,9 +318,9 @@ def next_operation_seeds_of_rank(original: Any, op_seed: Any) -> Any:
 
 
 def call_anew_in_step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Trace a `tf.function` that a step calls anew, or run it eagerly."""
-    # The trace of a former step would use its tensors, and report nothing to hooks.
-    if current_step() is None:
+    """Trace a `tf.function` that a step or dataset calls anew, or run it eagerly."""
+    # A former trace would use its tensors or seeds, and report nothing to hooks.
+    if current_step() is None and not is_function_watched():
         return original(self, *args, **kwargs)
     if tf.executing_eagerly():
         return self.python_function(*args, **kwargs)
