@@ -111,6 +111,26 @@ def saved_and_loaded(strategy):
     }
 
 
+def noise_in_a_step(strategy):
+    """Train with random numbers of Keras's own generator, which the step creates."""
+    import keras
+    import tensorflow as tf
+
+    class Noisy(keras.Sequential):
+        def train_step(self, batch):
+            x, y = batch
+            return super().train_step((x + keras.random.normal(tf.shape(x)), y))
+
+    keras.utils.clear_session()
+    x, y = data()
+    with strategy.scope():
+        model = Noisy([keras.Input((8,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    losses = model.fit(x, y, batch_size=BATCH, epochs=2, verbose=0).history["loss"]
+    [seed] = [one for one in strategy.placement.placed if "seed" in one.name]
+    return {"losses": losses, "server": seed.server}
+
+
 # -- what is refused, or goes wrong -----------------------------------------------
 
 
@@ -152,6 +172,7 @@ ROWS = {
     "single batches": single_batches,
     "callbacks": callbacks,
     "saved and loaded": saved_and_loaded,
+    "noise": noise_in_a_step,
     "made outside": made_outside,
     "label": a_label_out_of_range,
     "fit after errors": fit_after_errors,
@@ -266,6 +287,13 @@ def test_what_is_saved_is_loaded(rows):
     ):
         for array, right in zip(one, other, strict=True):
             np.testing.assert_array_equal(array, right)
+
+
+def test_a_step_may_draw_from_the_generator_of_keras(rows):
+    found = succeeded(rows, "noise")
+
+    assert np.isfinite(found["losses"]).all()
+    assert found["server"] == 0
 
 
 def test_a_model_made_outside_of_the_scope_is_refused(rows):

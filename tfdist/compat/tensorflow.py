@@ -8,6 +8,7 @@ from absl import logging
 from tensorflow.core.protobuf import tensorflow_server_pb2
 from tensorflow.python.data.experimental.ops import distribute as _data_distribute
 from tensorflow.python.data.ops import batch_op as _batch_op
+from tensorflow.python.data.ops import cache_op as _cache_op
 from tensorflow.python.data.ops import padded_batch_op as _padded_batch_op
 from tensorflow.python.data.ops import zip_op as _zip_op
 from tensorflow.python.distribute import device_util as _device_util
@@ -175,6 +176,13 @@ def is_unordered(dataset: tf.data.Dataset) -> bool:
     # An interleave does not tell. Deletable when options are stronger than arguments.
     return getattr(dataset, "_deterministic", None) == "false" or any(
         is_unordered(one) for one in dataset._inputs()
+    )
+
+
+def has_cache(dataset: tf.data.Dataset) -> bool:
+    """Return whether a dataset keeps the order of its first epoch in a cache."""
+    return isinstance(dataset, _cache_op.CacheDataset) or any(
+        has_cache(one) for one in dataset._inputs()
     )
 
 

@@ -358,6 +358,17 @@ def test_other_data_is_taken_from_the_next_epoch_on(folder):
     assert watching.batches == [0, 1] * 2
 
 
+def test_a_state_from_within_an_execution_is_refused(folder):
+    train(made(), folder, Cutting(3), freq=1)
+    with pytest.raises(
+        ValueError,
+        match=r"^backup_dir holds a state from between steps that are now made in one "
+        rf"go\. Received: {folder} after step 3, with steps_per_execution=2\. Compile "
+        r"the model with one that divides it, or remove the folder",
+    ):
+        train(made(steps_per_execution=2), folder)
+
+
 def test_only_one_can_say_where_to_begin(folder):
     with pytest.raises(
         ValueError,

@@ -52,9 +52,10 @@ class BackupAndRestore(keras.callbacks.Callback, Resumes):
     finish the same step, save the state and exit with code 143.
 
     To return to its position in the data, `fit` reads the first batch of each completed
-    epoch and all seen batches of the last one. With `steps_per_epoch`, generators, or
-    the workers of a `PyDataset`, it reads all batches. The data must have the same
-    order again: give `tf.data.Dataset.shuffle` a seed.
+    epoch and all seen batches of the last one; to fill a `tf.data.Dataset.cache`, all
+    of the first epoch; with `steps_per_epoch`, generators, or the workers of a
+    `PyDataset`, all batches. The data must have the same order again: give
+    `tf.data.Dataset.shuffle` a seed.
 
     Without a strategy, create the callback before the line that calls `fit`.
 

@@ -102,6 +102,13 @@ class Snapshot:
                 f"has {num_batches} steps. Give fit the data and the global batch size "
                 "of before, or remove the folder to train from the beginning."
             )
+        if step % model.steps_per_execution:
+            raise ValueError(
+                "backup_dir holds a state from between steps that are now made in one "
+                f"go. Received: {folder} after step {step}, with steps_per_execution="
+                f"{model.steps_per_execution}. Compile the model with one that divides "
+                "it, or remove the folder to train from the beginning."
+            )
 
 
 def _check_arithmetic(saved: str | None, model: keras.Model, folder: str) -> None:

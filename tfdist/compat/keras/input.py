@@ -19,7 +19,7 @@ from keras.src.trainers.epoch_iterator import EpochIterator
 from tfdist.compat.keras.hooks import any_hooks_of, hooks_of, hooks_of_model
 from tfdist.compat.keras.positions import current_position
 from tfdist.compat.patching import holding
-from tfdist.compat.tensorflow import global_seed
+from tfdist.compat.tensorflow import global_seed, has_cache
 
 
 class ShardIterator(tf_trainer.TFEpochIterator):
@@ -88,17 +88,25 @@ class ShardIterator(tf_trainer.TFEpochIterator):
         """Skip the epochs and steps of an earlier `fit`, with their random draws."""
         # `num_batches` is the length of an epoch as the earlier `fit` counted it. Of a
         # whole epoch one batch is read, or all of them if epochs share one stream of
-        # batches.
-        for _ in range(epochs):
-            self._read_past_epoch()
+        # batches; all of the first epoch, too, if it fills a cache.
+        for number in range(epochs):
+            self._read_past_epoch(fills_cache=number == 0 and self._has_cache())
             if self._num_batches is None and not self.steps_per_epoch:
                 self._num_batches = num_batches
         if steps:
             self._begun = self._enumerate_from(steps)
 
-    def _read_past_epoch(self) -> None:
+    def _has_cache(self) -> bool:
+        """Return whether the data is a dataset with a cache."""
+        if not holds_dataset(self.data_adapter):
+            return False
+        data = self.data_adapter.get_tf_dataset()
+        return isinstance(data, tf.data.Dataset) and has_cache(data)
+
+    def _read_past_epoch(self, *, fills_cache: bool) -> None:
         """Advance the data by one epoch."""
-        is_whole = bool(self.steps_per_epoch) or shares_batches(self.data_adapter)
+        is_shared = bool(self.steps_per_epoch) or shares_batches(self.data_adapter)
+        is_whole = is_shared or fills_cache
         # Keras's own `_num_batches` may be too high, since StopIteration ends epochs
         # of data without a count.
         is_counted = self.data_adapter.num_batches is not None

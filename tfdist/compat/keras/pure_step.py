@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 from keras.src.backend.common.stateless_scope import get_stateless_scope
+from keras.src.backend.common.variables import initialize_all_variables
 
 from tfdist.compat.divided_tables import look_up_divided
 from tfdist.compat.keras.learning_rates import optimizers_of
@@ -51,13 +52,17 @@ class PureScope(keras.StatelessScope):
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         """Keep an assigned value."""
+        if update[0]._value is None:
+            self._create_variables()
         self._assigned.setdefault(id(update[0]), update[0])
         super().add_update(update)
 
     def get_current_value(self, variable: Any) -> Any:
         """Return the assigned value, or else the value that was read."""
+        if variable._value is None:
+            self._create_variables()
         value = super().get_current_value(variable)
-        if value is not None or variable._value is None:
+        if value is not None:
             return value
         # Gradient tapes around a branch record only its inputs.
         with self._graph.as_default():
@@ -92,6 +97,20 @@ class PureScope(keras.StatelessScope):
             )
         with tf.control_dependencies([self._begun]):
             return variable._value.look_up(ids, is_training=is_training)
+
+    def _create_variables(self) -> None:
+        """Create the variables that the step has declared so far, eagerly."""
+
+        def create(strategy: Any) -> None:
+            with tf.init_scope(), strategy.scope():
+                initialize_all_variables()
+
+        # Within this scope Keras would only declare them.
+        self.__exit__()
+        try:
+            tf.distribute.get_replica_context().merge_call(create)
+        finally:
+            self.__enter__()
 
     def is_assigned(self, variable: Any) -> bool:
         """Return whether the step has assigned a variable."""

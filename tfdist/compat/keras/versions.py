@@ -17,6 +17,7 @@ SYMBOLS = {
     "keras:Variable._initialize": "self value",
     "keras.src.backend.common.global_state:get_global_attribute": "name",
     "keras.src.backend.common.stateless_scope:get_stateless_scope": "",
+    "keras.src.backend.common.variables:initialize_all_variables": "",
     "keras.src.backend.tensorflow:distribution_lib": "",
     "keras.src.backend.tensorflow.trainer:TFEpochIterator": "distribute_strategy",
     "keras.src.callbacks.model_checkpoint:ModelCheckpoint._save_model": (

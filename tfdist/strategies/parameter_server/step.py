@@ -70,7 +70,7 @@ class PureStep:
         self._reads.end(self._function)
         outputs: StepResults = self._function.structured_outputs
         with tf.device(job.server_of_state):
-            first = tf.zeros([self.logs.count])
+            first = tf.zeros([self.logs.count], tf.float64)
             self.last_numbers = tf.Variable(first, trainable=False)
         self.layout = SlotLayout(self.weights, outputs, job.server_of_state)
         self._writers: dict[tuple[int, bool], Writer] = {}
@@ -151,7 +151,7 @@ class PureStep:
             for part in split_gradient(self._addable(gradient, variable), variable)
         ]
         numbers = self.logs.note(outputs, noted)
-        logs = tf.stack(numbers) if numbers else tf.zeros([0])
+        logs = tf.stack(numbers) if numbers else tf.zeros([0], tf.float64)
         return StepResults(gradients, deltas, logs, version, rows[0])
 
     def _addable(self, gradient: Any, variable: Any) -> Any:
@@ -320,7 +320,7 @@ class StepLogs:
         return self._sources.count(None)
 
     def note(self, outputs: Any, noted: list[Any]) -> list[tf.Tensor]:
-        """Record the outputs of a traced step; return its other numbers as float32."""
+        """Record the outputs of a traced step; return its other numbers as float64."""
         outputs = outputs if isinstance(outputs, dict) else {}
         leaves = tf.nest.flatten(outputs)
         self._structure = tf.nest.map_structure(lambda _: 0, outputs)
@@ -347,7 +347,7 @@ class StepLogs:
         return logs
 
     def _number(self, leaf: Any, noted: list[Any]) -> tf.Tensor:
-        """Return a leaf as float32, or raise `ValueError`."""
+        """Return a leaf as float64, or raise `ValueError`."""
         number = tf.convert_to_tensor(leaf)
         received = f"{number.dtype.name} of shape {number.shape}"
         is_number = number.dtype.is_floating or number.dtype.is_integer
@@ -361,7 +361,7 @@ class StepLogs:
                 f"{self._trainer.name!r}. Let a keras.metrics.Metric of the model "
                 "compute it."
             )
-        return tf.cast(number, tf.float32)
+        return tf.cast(number, tf.float64)
 
 
 def _depends_on(number: tf.Tensor, values: list[Any]) -> bool:

@@ -57,6 +57,8 @@ class Training:
         self._works: dict[Work, tuple[int, Update]] = {}
         # The numbers of steps. Those without a batch are void, and also applied.
         self._begun = self._applied = self._void = 0
+        # The number of updates until the last time that all steps were applied.
+        self._finished = 0
         # For worker input: work by the specs of batches, the current epoch, and the
         # number of steps that Keras has asked for.
         self._read_steps: dict[str, ReadSteps] = {}
@@ -78,6 +80,8 @@ class Training:
             while self._begin_wanted() or self._apply_next():
                 pass
         self._source = self._common = None
+        self._finished = self._applied - self._void
+        self._fetched_at = -_LOGS_SECONDS
 
     def read_logs(self) -> dict[str, Any]:
         """Return the logs of all applied steps."""
@@ -87,7 +91,7 @@ class Training:
         """Drop everything in flight after an error or an interruption."""
         self._dispatcher.drop()
         self._works.clear()
-        self._begun = self._applied = self._void = 0
+        self._begun = self._applied = self._void = self._finished = 0
         self._iterator = None
 
     def _steps(self, iterator: Any) -> dict[str, Any]:
@@ -99,8 +103,8 @@ class Training:
         if is_single or self._max_staleness == 0:
             # So that callbacks run between two steps.
             self.finish()
-        # Before the first update there are no logs.
-        while self._applied <= self._void and self._apply_next():
+        # Before the first update of an epoch there are no logs.
+        while self._applied - self._void <= self._finished and self._apply_next():
             pass
         now = time.monotonic()
         is_in_turn = is_single or self._is_sync or self._max_staleness == 0
@@ -138,10 +142,13 @@ class Training:
     def _send_slices(self, update: Update, batch: Any) -> None:
         """Split a batch among the workers, and apply one update."""
         rows = int(count_rows(batch)[0])
-        count = min(self._job.workers - self._job.backup_workers, rows)
+        # A batch without rows is one slice, and counts as one row.
+        count = min(self._job.workers - self._job.backup_workers, rows or 1)
         edges = [rows * i // count for i in range(count + 1)]
         works = [
-            sent_steps(update, [cut_rows(batch, a, b)], [[b - a, rows, number]])
+            sent_steps(
+                update, [cut_rows(batch, a, b)], [[b - a or 1, rows or 1, number]]
+            )
             for number, (a, b) in enumerate(pairwise(edges))
         ]
         self._dispatcher.submit(*works)
@@ -318,6 +325,7 @@ class ReadSteps:
         """
         chosen: list[BatchRange | None] = []
         lock = threading.Lock()
+        epoch = iterator.epoch
 
         def prepare() -> Callable[[], Any]:
             worker = current_worker()
@@ -330,13 +338,16 @@ class ReadSteps:
             if batches is None:
                 return _rest
             slots = [self.update.take_slot() for _ in range(batches.steps)]
-            return lambda: self._compute(iterator, worker, batches, numbers, slots)
+            return lambda: self._compute(
+                iterator, epoch, worker, batches, numbers, slots
+            )
 
         return Work(prepare, self.update.give_back)
 
     def _compute(
         self,
         iterator: WorkerIterator,
+        epoch: int,
         worker: int,
         batches: BatchRange,
         numbers: list[int],
@@ -352,7 +363,7 @@ class ReadSteps:
         try:
             while made < batches.steps:
                 some = slice(made, made + count)
-                data = reader.at(iterator.epoch, batches.first + made)
+                data = reader.at(epoch, batches.first + made)
                 of_steps = tf.constant(numbers[some], tf.int64)
                 writers[count](data, of_steps, _handles(slots[some]))
                 reader.advance(count)

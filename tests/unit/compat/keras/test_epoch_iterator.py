@@ -58,6 +58,8 @@ KINDS = {
     "arrays, in parts": lambda: {**KINDS["arrays"](), "steps_per_epoch": STEPS},
     "endless dataset": lambda: {"x": dataset().repeat(), "steps_per_epoch": STEPS},
     "uncounted dataset": lambda: {"x": uncounted()},
+    "cached dataset": lambda: {"x": dataset().cache().prefetch(1)},
+    "uncounted, cached dataset": lambda: {"x": uncounted().cache()},
     "shuffled PyDataset": lambda: {"x": Batches(shuffles=True), "shuffle": True},
     # Batches are read ahead, so that the user's own shuffle would come at any time.
     "PyDataset, in parts": lambda: {

@@ -92,7 +92,7 @@ class Frozen(keras.Sequential):
             loss = tf.reduce_mean((self(x) - y) ** 2)
         kernel, bias = self.trainable_variables
         self.optimizer.apply([None, tape.gradient(loss, bias)], [kernel, bias])
-        return {"loss": loss, "count": 3}
+        return {"loss": loss, "count": 20_000_001}
 
 
 def test_a_variable_without_a_gradient_has_no_slot(job):
@@ -102,7 +102,24 @@ def test_a_variable_without_a_gradient_has_no_slot(job):
     assert step.has_gradient == [False, True]
     assert [tuple(v.shape) for v in step.weights] == [(1,)]
     assert (len(results.gradients), step.logs.count) == (1, 2)
-    assert step.logs.fill([], results.logs.numpy())["count"] == 3.0
+    assert step.logs.fill([], results.logs.numpy())["count"] == 20_000_001
+
+
+class Noisy(Frozen):
+    """A model whose step creates a variable: the state of Keras's own generator."""
+
+    def train_step(self, data):
+        x, y = data
+        return super().train_step((x + keras.random.normal((3,)), y))
+
+
+def test_a_step_may_create_a_variable(job):
+    keras.utils.clear_session()
+    step = step_of(job, Noisy)
+    [seed] = [one for one in step.assigned if "seed" in one.variable.path]
+
+    assert results_of(step).deltas[step.assigned.index(seed)].numpy().any()
+    assert seed.variable.numpy().any()
 
 
 # Refusals.

@@ -74,6 +74,13 @@ def test_each_attempt_reads_the_same_batches(update, read, turns, steps, is_know
     assert_repeated(update, slots, first.prepare()())
 
 
+def test_epochs_are_numbered_in_the_order_of_their_first_work(read):
+    source, next_work = read(1)
+    next_work()
+
+    assert iter(source).epoch == 1
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 def test_fewer_steps_are_made_at_the_end_of_the_data(read, is_known):
     _, next_work = read(3, is_known)
