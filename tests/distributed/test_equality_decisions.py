@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 from equality_matrix import everywhere, on_processes
-from equality_models import arrays, compiled, data, optimizer, sequential, state
+from equality_models import (
+    arrays,
+    compiled,
+    data,
+    fitting,
+    large_batches,
+    optimizer,
+    sequential,
+    state,
+)
 
 import tfdist
 
@@ -133,6 +142,36 @@ def fit_in_a_callback(strategy):
     )
 
 
+def branching():
+    """A model that applies by a counter, and by a loss that all ranks share."""
+    import keras
+    import tensorflow as tf
+
+    class Branching(keras.Sequential):
+        def build(self, input_shape=None):
+            super().build(input_shape)
+            options = {"initializer": "zeros", "dtype": "int64", "trainable": False}
+            self.steps = self.add_weight(shape=(), name="steps", **options)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            gradients = tape.gradient(loss, self.trainable_variables)
+
+            def apply():
+                self.optimizer.apply(gradients, self.trainable_variables)
+                return True
+
+            shared = tf.distribute.get_replica_context().all_reduce("MEAN", loss)
+            tf.cond(tf.equal(self.steps.value % 3, 1), apply, lambda: False)
+            tf.cond(shared < 0.69, apply, lambda: False)
+            self.steps.assign_add(1)
+            return {"loss": loss}
+
+    return Branching(sequential().layers)
+
+
 MID_EPOCH = ("on_train_batch_end", 3)
 BEGIN, END = ("on_epoch_begin", 1), ("on_epoch_end", 1)
 ONE = {"on_rank": 1, "is_agreed": True}
@@ -148,15 +187,33 @@ ROWS = {
     "learning rate, another rank, mid-epoch": doing(*MID_EPOCH, slow_down, **ONE),
     "predict, mid-epoch": doing(*MID_EPOCH, predict),
     "fit in a callback": fit_in_a_callback,
+    "apply in branches": fitting(branching, large_batches, rows=97),
+    "apply in branches, accumulated": fitting(
+        branching,
+        large_batches,
+        rows=97,
+        optimizer=optimizer("SGD", 0.1, gradient_accumulation_steps=2),
+        steps_per_execution=2,
+    ),
+    "apply in branches, eagerly": fitting(
+        branching, large_batches, rows=97, run_eagerly=True
+    ),
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [
     "stop, all ranks, mid-epoch",
     "learning rate, chief, epoch begin",
+    "apply in branches, eagerly",
 ]
 
 
-@pytest.mark.parametrize(("row", "column"), everywhere(ROWS, variants=VARIANTS))
+@pytest.mark.parametrize(
+    ("row", "column"),
+    # Central storage refuses updates in branches.
+    everywhere(
+        ROWS, variants=VARIANTS, not_central=[row for row in ROWS if "branch" in row]
+    ),
+)
 def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)
 

@@ -248,6 +248,47 @@ def steps_alone():
         time.sleep(60)
 
 
+def skips_steps_of_its_own():
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    class Skipping(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x) - y) ** 2)
+            gradients = tape.gradient(loss, self.trainable_variables)
+
+            def apply():
+                self.optimizer.apply(gradients, self.trainable_variables)
+                return True
+
+            tf.cond(tf.reduce_max(x) < 100.0, apply, lambda: False)
+            return {"loss": loss}
+
+    with tfdist.strategies.AllReduceStrategy().scope():
+        model = Skipping([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile(optimizer="sgd")
+    # Of four batches, the first rank skips the second, the other one the third.
+    x = np.ones((16, 1), "float32")
+    x[[4, 10]] = 101.0
+    model.fit(x, x, batch_size=4, shuffle=False, verbose=0)
+
+
+@pytest.mark.parametrize(
+    "collective", ["mpi", pytest.param("tensorflow", marks=pytest.mark.slow)]
+)
+def test_ranks_that_apply_in_different_steps_raise(collective):
+    result = tfdist.testing.cluster(
+        skips_steps_of_its_own, collective=collective, check=False, timeout_seconds=100
+    )
+
+    assert len(result.errors) == 2
+    for error in result.errors:
+        assert "All ranks must apply an optimizer in the same steps." in error.message
+
+
 def test_a_rank_that_raises_in_an_epoch_is_named():
     result = tfdist.testing.cluster(raises_in_epoch, check=False, timeout_seconds=100)
 

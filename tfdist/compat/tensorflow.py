@@ -16,6 +16,7 @@ from tensorflow.python.distribute import distribute_lib as _distribute_lib
 from tensorflow.python.distribute import input_ops as _input_ops
 from tensorflow.python.eager import context as _context
 from tensorflow.python.framework import config as _config
+from tensorflow.python.ops import control_flow_v2_func_graphs as _branches
 
 from tfdist.cluster.model import Cluster
 
@@ -24,6 +25,11 @@ StrategyExtended = _distribute_lib.StrategyExtendedV1
 UpdateContext = _distribute_lib.UpdateContext
 
 _JOB = "worker"
+_BRANCHES = (
+    _branches.CondBranchFuncGraph,
+    _branches.WhileBodyFuncGraph,
+    _branches.WhileCondFuncGraph,
+)
 _BATCHED = (
     _batch_op._BatchDataset,
     _batch_op._ParallelBatchDataset,
@@ -123,6 +129,17 @@ def run_always(operation: tf.Operation) -> None:
         # Grappler makes what is stateless and unread in an inlined function a no-op.
         keep = tf.compat.v1.AttrValue(b=True)
         operation._set_attr("_grappler_do_not_remove", keep)
+
+
+def is_in_branch_of(outer: Any) -> bool:
+    """Return whether a branch or loop is being traced that stands in a graph."""
+    graph = tf.compat.v1.get_default_graph()
+    if tf.executing_eagerly() or graph is outer:
+        return False
+    # Deletable when TensorFlow tells branches from other functions in public.
+    while graph is not outer and isinstance(graph, _BRANCHES):
+        graph = graph.outer_graph
+    return graph is outer
 
 
 def number_of(replica: tf.distribute.ReplicaContext) -> int:

@@ -14,6 +14,7 @@ from tfdist.compat.patching import holding
 from tfdist.gradients import GradientReducer, weigh, with_sums_dense
 from tfdist.training.state import NotedState
 from tfdist.training.step import LoopStep, Step, state_of_layers
+from tfdist.training.step_numbers import StepNumbers
 
 
 class RankGradients:
@@ -28,6 +29,7 @@ class RankGradients:
         self._collective = collective
         self._reducer = reducer
         self._noted = noted
+        self._numbers = StepNumbers(collective.size)
         # The step that is being traced, or run eagerly.
         self.step: Step | None = None
         # The same in a custom loop.
@@ -109,7 +111,11 @@ class RankGradients:
             # XLA would join what ranks wait for in different orders.
             plan = plan._replace(owners=())
         name, count = name_in_graph("gradients"), len(plan.gradients)
-        results = self._reducer.reduce(plan, name, beside=values)
+        numbers = self._numbers.of(step or loop_step, plan.gradients)
+        results = self._reducer.reduce(plan, name, beside=[*values, *numbers])
+        if numbers:
+            *results, total = results
+            results = self._numbers.checked(results, numbers[0], total)
         if step is not None:
             step.reduced_state(state, results[count:])
         elif loop_step is not None and state:

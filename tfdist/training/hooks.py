@@ -1,7 +1,7 @@
 """Keras hooks of strategies with one replica per process."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import keras
@@ -84,6 +84,7 @@ class ReplicaHooks(RankGradients, StepHooks):
                 is_predicting = is_joint and trainer is None
                 data = of_any_length(shard.data) if is_predicting else shard.data
                 outputs = call(data)
+        self._numbers.ended(step)
         if not tf.executing_eagerly():
             self.by_row = step.by_row
         self._noted.add_apart(trainer, step.state())
@@ -101,9 +102,13 @@ class ReplicaHooks(RankGradients, StepHooks):
             is_uneven = rows % size != 0
         return shard, is_uneven if size > 1 and accumulates(trainer) else False
 
-    def looping(self, args: Any) -> AbstractContextManager[None]:
+    @contextmanager
+    def looping(self, args: Any) -> Iterator[None]:
         """Mark a call of `Strategy.run` in a custom loop."""
-        return holding(self, "loop_step", LoopStep(args))
+        step = LoopStep(args)
+        with holding(self, "loop_step", step):
+            yield
+        self._numbers.ended(step)
 
     def note_assigned(self, variable: Any, value: Any = None) -> None:
         """Note that a step, or a loop of the user's own, assigns a variable."""

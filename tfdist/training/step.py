@@ -13,12 +13,31 @@ from tfdist.compat.keras.variables import raw_variables_of
 from tfdist.compat.mirrored import assign_here, copies_here
 from tfdist.compat.origins import needs_data
 from tfdist.compat.owned_variables import owner_of
-from tfdist.compat.tensorflow import number_of
+from tfdist.compat.tensorflow import is_in_branch_of, number_of
 from tfdist.data.sharding import Shard, has_rows, rows_of
 from tfdist.gradients import weigh
 
 
-class Step:
+class Traced:
+    """Code of a step that is being traced, or run eagerly.
+
+    `is_numbered` tells whether the ranks compare the number of the step.
+    """
+
+    def __init__(self, *, is_numbered: bool = False) -> None:
+        self._graph = current_graph()
+        self.is_numbered = is_numbered
+
+    def needs_number(self) -> bool:
+        """Return whether the code being traced may not run in each step on each rank.
+
+        In a function that the step calls it is unknown.
+        """
+        self.is_numbered |= is_in_branch_of(self._graph)
+        return self.is_numbered
+
+
+class Step(Traced):
     """One rank's part of a step.
 
     Each rank computes the mean over its own rows, weighted by its share of the rows of
@@ -47,7 +66,8 @@ class Step:
         self.by_row: list[bool] = []
         # How often the ranks have agreed on layer state in this step.
         self.agreements = 0
-        self._graph = current_graph()
+        # A branch of eager code cannot be seen.
+        super().__init__(is_numbered=self.is_joint and tf.executing_eagerly())
 
     @property
     def is_joint(self) -> bool:
@@ -229,7 +249,7 @@ class Step:
         return self._collective.all_reduce(values, "sum", name=name_in_graph(what))
 
 
-class LoopStep:
+class LoopStep(Traced):
     """One rank's part of a call of `Strategy.run` in a custom loop.
 
     It gets the arguments of the call; the rows of their first tensor weigh this rank's
@@ -237,6 +257,7 @@ class LoopStep:
     """
 
     def __init__(self, args: Any) -> None:
+        super().__init__()
         self._args = args
         self._assigned: dict[int, Any] = {}
 
