@@ -1,5 +1,7 @@
 """The equality matrix: what belongs to no row, or to the whole batch."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from equality_matrix import everywhere
@@ -169,6 +171,92 @@ def with_variables_of_tensorflow(strategy):
     return {**state(model, history), "raw": [v.numpy() for v in raw]}
 
 
+def accumulated_by_hand(strategy):
+    """Gradients that a step adds up in a list, and a mean in a dictionary."""
+    import keras
+    import tensorflow as tf
+
+    class Accumulating(keras.Sequential):
+        def __init__(self, layers):
+            super().__init__(layers)
+            self.sums = [tf.Variable(tf.zeros_like(w)) for w in self.weights]
+            self.means = {"x": (tf.Variable(tf.zeros(8, tf.float64)),)}
+            self.steps = tf.Variable(0)
+
+        def train_step(self, batch):
+            x, y = batch
+            (mean,) = self.means["x"]
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x - mean, training=True))
+            mean.assign(0.5 * mean + 0.5 * tf.reduce_mean(x, 0))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            for total, gradient in zip(self.sums, gradients, strict=True):
+                total.assign_add(gradient)
+            self.steps.assign_add(1)
+            tf.cond(self.steps % 2 == 0, self.update, lambda: None)
+            return {"loss": loss}
+
+        def update(self):
+            self.optimizer.apply(self.sums, self.trainable_variables)
+            for total in self.sums:
+                total.assign(tf.zeros_like(total))
+
+    x, y = data(97)
+    with strategy.scope():
+        model = compiled(Accumulating(sequential().layers), sgd)
+    history = model.fit(**large_batches(x, y), epochs=2, verbose=0)
+    raw = [*model.sums, *model.means["x"]]
+    return {**state(model, history), "raw": [v.numpy() for v in raw]}
+
+
+accumulated = optimizer("SGD", 0.1, gradient_accumulation_steps=2)
+
+
+def averaging(strategy):
+    """A mean in a variable that Keras does not know, while gradients accumulate."""
+    import keras
+    import tensorflow as tf
+
+    class Averaging(keras.Sequential):
+        def __init__(self, layers):
+            super().__init__(layers)
+            self.mean = tf.Variable(tf.zeros(8, tf.float64))
+
+        def train_step(self, batch):
+            self.mean.assign(0.5 * self.mean + 0.5 * tf.reduce_mean(batch[0], 0))
+            return super().train_step(batch)
+
+    x, y = data(97)
+    with strategy.scope():
+        model = compiled(Averaging(sequential().layers), accumulated)
+    history = model.fit(**large_batches(x, y), epochs=2, verbose=0)
+    return {**state(model, history), "raw": model.mean.numpy()}
+
+
+def updated_by_hand(strategy, optimizer=sgd):
+    """Weights that the step updates itself, all but one if gradients accumulate."""
+    import keras
+    import tensorflow as tf
+
+    class Updating(keras.Sequential):
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            *weights, last = self.trainable_variables
+            *gradients, of_last = tape.gradient(loss, [*weights, last])
+            if self.optimizer.gradient_accumulation_steps:
+                self.optimizer.apply([of_last], [last])
+            for weight, gradient in zip(weights, gradients, strict=True):
+                weight.assign_sub(0.1 * gradient)
+            return {"loss": loss}
+
+    x, y = data(97)
+    with strategy.scope():
+        model = compiled(Updating(sequential().layers), optimizer)
+    return state(model, model.fit(**large_batches(x, y), epochs=2, verbose=0))
+
+
 ROWS = {
     "positions": fitting(
         with_positions, as_words, optimizer=optimizer("Adam", clipnorm=0.1)
@@ -184,13 +272,28 @@ ROWS = {
         with_losses_by_row, rows=97, feed=large_batches, optimizer=sgd
     ),
     "variables of TensorFlow": with_variables_of_tensorflow,
+    "gradients accumulated by hand": accumulated_by_hand,
+    "a mean beside accumulated gradients": averaging,
+    "weights updated by hand": updated_by_hand,
+    "weights updated by hand, others accumulated": partial(
+        updated_by_hand, optimizer=accumulated
+    ),
 }
 
 
 @pytest.mark.parametrize(
     ("row", "column"),
     # Its step changes variables itself, which central storage refuses.
-    everywhere(ROWS, not_central=["variables of TensorFlow"]),
+    everywhere(
+        ROWS,
+        not_central=[
+            "variables of TensorFlow",
+            "gradients accumulated by hand",
+            "weights updated by hand",
+            "weights updated by hand, others accumulated",
+        ],
+        on_devices=["a mean beside accumulated gradients"],
+    ),
 )
 def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)

@@ -137,7 +137,7 @@ _CAUSES: dict[Any, tuple[str, str]] = {
         "state of a layer that is not a mean over rows",
         "Give a queue the rows of all ranks: "
         "tf.distribute.get_replica_context().all_gather(rows, axis=0). Keep a count in "
-        "a metric.",
+        "a metric. Let optimizers update weights.",
     ),
     "result": (
         "a metric that is not a sum over rows",

@@ -75,8 +75,10 @@ class Observer:
                 yield Value("squared gradient", name, tf.convert_to_tensor(squares))
 
     def _of_state(self) -> Iterator[Value]:
-        """Yield the new state of layers."""
-        for variable in filter(self._is_assigned, state_of_layers(self._trainer)):
+        """Yield the new state of layers, and weights that the step assigns itself."""
+        weights = self._trainer.trainable_variables
+        state = [*state_of_layers(self._trainer), *weights]
+        for variable in filter(self._is_assigned, state):
             name = getattr(variable, "path", variable.name)
             yield Value("new value", name, tf.identity(_copies_of(variable)[0]))
 

@@ -13,7 +13,7 @@ from tfdist.compat.owned_variables import DividedTable
 from tfdist.compat.patching import holding
 from tfdist.gradients import GradientReducer, weigh, with_sums_dense
 from tfdist.training.state import NotedState
-from tfdist.training.step import LoopStep, Step, state_of_layers
+from tfdist.training.step import LoopStep, Step
 from tfdist.training.step_numbers import StepNumbers
 
 
@@ -158,7 +158,7 @@ class RankGradients:
 
     def agreed_state(self, step: Step) -> list[Any]:
         """Return the layer state that any rank has assigned in a step so far."""
-        variables = state_of_layers(step.trainer)
+        variables = step.reducible()
         if not variables:
             return []
         ids = [id(variable) for variable in variables]

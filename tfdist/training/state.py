@@ -15,21 +15,18 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.collectives import Collective
-from tfdist.compat.keras.layers import statistics_of
-from tfdist.compat.keras.learning_rates import (
-    accumulates,
-    state_of_losses,
-    variables_of,
-)
+from tfdist.compat.keras.layers import weights_of
+from tfdist.compat.keras.learning_rates import accumulates, variables_of
 from tfdist.compat.keras.positions import (
     global_seed_state,
     has_random_seed,
     set_global_seed_state,
 )
+from tfdist.compat.keras.variables import raw_variables_of
 from tfdist.compat.mirrored import assign_here, value_here, values_here
 from tfdist.compat.owned_variables import owner_of
 from tfdist.gradients import plan_buckets
-from tfdist.training.step import Step, state_of_layers
+from tfdist.training.step import Step, is_weight, state_of_layers
 
 # A broadcast takes twice its size in memory.
 _BROADCAST_BYTES = 8 * 2**20
@@ -45,6 +42,13 @@ def start_equal(trainer: Any, collective: Collective, root_rank: int = 0) -> Non
         if id(variable) not in parts
         and "gradient_accumulator" not in variable.path
         and owner_of(variable) is None
+    ]
+    variables += [
+        variable
+        for variable in raw_variables_of(trainer)
+        if variable.dtype != tf.string
+        and variable.shape.is_fully_defined()
+        and variable.is_initialized()
     ]
     # Not the model's name, whose counter may differ on the chief.
     broadcast_equal(variables, "the model", collective, root_rank)
@@ -127,22 +131,33 @@ def put_back(step: Step) -> Iterator[None]:
 def follow_rows(
     step: Step, is_uneven: Any, agreed_state: Callable[[Step], Sequence[Any]]
 ) -> Iterator[None]:
-    """Reduce the layer state that a step assigns beside or after its gradients.
+    """Reduce the state and weights that a step assigns beside or after its gradients.
 
-    Steps that accumulate gradients leave it apart, unless their rows are `is_uneven`.
+    Steps that accumulate gradients leave state apart, unless their rows are
+    `is_uneven`.
     """
     if not accumulates(step.trainer):
         yield
-        if state := agreed_state(step):
-            values = [tf.convert_to_tensor(variable) for variable in state]
-            step.reduced_state(state, step.sum_of_shares(values))
+        _reduce_by_rows(step, agreed_state(step))
         return
     # The ranks' statistics of former steps weigh the same, whatever their rows now.
-    former = [*statistics_of(step.trainer), *state_of_losses(step.trainer)]
+    frozen = {id(variable) for variable in weights_of(step.trainer)}
+    former = [v for v in state_of_layers(step.trainer) if id(v) not in frozen]
     _reduce_if(is_uneven, step.mean, former)
     yield
-    if not tf.executing_eagerly() or is_uneven:
-        _reduce_if(is_uneven, step.sum_of_shares, agreed_state(step))
+    has_weights = any(map(is_weight, step.assigned.values()))
+    if not tf.executing_eagerly() or is_uneven or has_weights:
+        agreed = agreed_state(step)
+        _reduce_by_rows(step, [v for v in agreed if is_weight(v)])
+        state = [v for v in agreed if not is_weight(v)]
+        _reduce_if(is_uneven, step.sum_of_shares, state)
+
+
+def _reduce_by_rows(step: Step, variables: Sequence[Any]) -> None:
+    """Assign the means of variables over ranks, weighted by rows."""
+    if variables:
+        values = [tf.convert_to_tensor(variable) for variable in variables]
+        step.reduced_state(variables, step.sum_of_shares(values))
 
 
 def _reduce_if(

@@ -4,10 +4,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist.collectives import Collective
 from tfdist.collectives.base import check_options, name_in_graph, to_tensor
+from tfdist.compat.keras.layers import is_normalized
 from tfdist.compat.keras.learning_rates import accumulates, state_of_losses
 from tfdist.compat.keras.variables import raw_variables_of
 from tfdist.compat.mirrored import assign_here, copies_here
@@ -177,10 +179,16 @@ class Step(Traced):
     def _is_same_on_ranks(self, variable: Any, value: Any) -> bool:
         """Return whether a value of layer state is of no rows, as averaged weights."""
         trainer = self.trainer
-        if value is None or trainer is None or tf.executing_eagerly():
+        if value is None or trainer is None:
+            return False
+        if is_weight(variable) and is_normalized(trainer, variable):
+            return True
+        # Other state is left apart while gradients accumulate.
+        is_apart = accumulates(trainer) and not is_weight(variable)
+        if is_apart or tf.executing_eagerly():
             return False
         metrics = trainer.metrics_variables
-        if accumulates(trainer) or any(variable is metric for metric in metrics):
+        if any(variable is metric for metric in metrics):
             return False
         handles = {
             id(copy.handle)
@@ -195,6 +203,20 @@ class Step(Traced):
         if self.trainer is None or not self.is_joint:
             return []
         return [v for v in state_of_layers(self.trainer) if id(v) in self.assigned]
+
+    def reducible(self) -> list[Any]:
+        """Return what all ranks may have to reduce: layer state, and weights after it.
+
+        Nothing if there is no layer state, and this step assigns no weights itself.
+        """
+        weights = [
+            v
+            for v in self.trainer.trainable_variables
+            if tf.as_dtype(v.dtype).is_floating and owner_of(v) is None
+        ]
+        state = state_of_layers(self.trainer)
+        is_needed = state or any(id(weight) in self.assigned for weight in weights)
+        return [*state, *weights] if is_needed else []
 
     def mean(self, values: list[Any]) -> list[Any]:
         """Return the means of tensors over ranks, whatever their rows."""
@@ -303,6 +325,11 @@ def state_of_layers(trainer: Any) -> list[Any]:
         # A frozen table, of which each rank has other rows.
         and owner_of(variable) is None
     ]
+
+
+def is_weight(variable: Any) -> bool:
+    """Return whether a variable is trained by optimizers, unless a step assigns it."""
+    return isinstance(variable, keras.Variable) and bool(variable.trainable)
 
 
 def current_graph() -> Any:

@@ -107,6 +107,20 @@ def test_different_variables_are_refused_on_every_rank(on_ranks, zero, one, word
     assert "different variables in the scope" in texts[1]
 
 
+def test_variables_of_tensorflow_become_those_of_rank_zero(on_ranks):
+    models = [keras.Sequential([keras.Input((3,))]) for _ in range(2)]
+    for rank, model in enumerate(models):
+        model.scale = tf.Variable(rank + 1.0)
+        model.drawn = [tf.Variable([rank]), tf.Variable(str(rank))]
+        model.loose = tf.Variable([rank], shape=tf.TensorShape(None))
+
+    on_ranks(2, lambda collective: start_equal(models[collective.rank], collective))
+
+    for model in models:
+        assert (model.scale.numpy(), model.drawn[0].numpy()) == (1.0, 0)
+    assert models[1].drawn[1].numpy() == b"1", "strings cannot be broadcast"
+
+
 def test_accumulated_gradients_stay_each_rank_s_own(on_ranks):
     """They are parts of a sum, and rank 0's would count once for every rank."""
     sgd = keras.optimizers.SGD(gradient_accumulation_steps=2)

@@ -66,16 +66,6 @@ def momentum_of(model: Any, variable: Any) -> float | None:
     return None
 
 
-def statistics_of(model: Any) -> list[Any]:
-    """Return the float variables of layers that were never trainable."""
-    return [
-        variable
-        for layer in model._flatten_layers()
-        for variable in layer._non_trainable_variables
-        if tf.as_dtype(variable.dtype).is_floating
-    ]
-
-
 def weights_of(model: Any) -> list[Any]:
     """Return the weights of layers that are trained, or would be if not frozen."""
     return [

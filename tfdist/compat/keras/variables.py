@@ -64,9 +64,33 @@ def is_seed_state(variable: Any) -> bool:
     return is_of_keras and bool(variable.name == "seed_generator_state")
 
 
+class _View(tf.train.TrackableView):
+    """A view that looks into Keras's lists and dictionaries, unlike TensorFlow's."""
+
+    @classmethod
+    def children(cls, obj: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return what an object holds, by name, in one order on all ranks."""
+        found: dict[str, Any] = super().children(obj, *args, **kwargs)
+        for name, held in vars(obj).items() if isinstance(obj, keras.Layer) else ():
+            if isinstance(held, list | dict) and held:
+                for number, leaf in enumerate(_leaves(held)):
+                    if isinstance(leaf, tf.__internal__.tracking.Trackable):
+                        found[f"{name}/{number}"] = leaf
+        return found
+
+
+def _leaves(held: Any) -> Iterator[Any]:
+    """Yield what nested lists, tuples and dictionaries hold, in their order."""
+    if isinstance(held, list | tuple | dict):
+        for one in held.values() if isinstance(held, dict) else held:
+            yield from _leaves(one)
+    else:
+        yield held
+
+
 def raw_variables_of(model: Any) -> list[Any]:
     """Return the `tf.Variable`s of a model that are not part of Keras's variables."""
-    found = tf.train.TrackableView(model).descendants()
+    found = _View(model).descendants()
     of_keras = {id(one._value) for one in found if isinstance(one, keras.Variable)}
     return [
         one for one in found if isinstance(one, tf.Variable) and id(one) not in of_keras
