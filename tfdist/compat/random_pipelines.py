@@ -55,6 +55,11 @@ class _Function:
         # The iteration of vectorized loops.
         self._iteration: Any = 0
 
+    @property
+    def has_seed(self) -> bool:
+        """Return whether this trace is the one with a seed for each element."""
+        return self._seed is not None
+
     def seed(self, *, is_seeded: bool) -> Any:
         """Return the seed of a draw; None to draw as without tfdist."""
         # With a seed of the element, all iterations of a loop would draw the same.
@@ -63,7 +68,7 @@ class _Function:
             return None
         self.is_unseeded = True
         self._count += 1
-        if self._seed is None:
+        if not self.has_seed:
             return None
         return tf.stack([self._seed, self._count + _MOST_DRAWS * self._iteration])
 
@@ -198,8 +203,12 @@ def _draw_from_state(original: Any, *args: Any, **kwargs: Any) -> Any:
 def _vectorize(original: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a vectorized loop."""
     function = _FUNCTION.get()
-    body = body if function is None else function.vectorized(body)
-    return original(body, *args, **kwargs)
+    if function is None:
+        return original(body, *args, **kwargs)
+    if function.has_seed:
+        # The first trace has warned of what TensorFlow cannot vectorize.
+        kwargs["warn"] = False
+    return original(function.vectorized(body), *args, **kwargs)
 
 
 def _of_shape(draw: Callable[..., Any]) -> Callable[..., Any]:
