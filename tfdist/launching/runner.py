@@ -41,7 +41,8 @@ from tfdist.launching.machine import held_folder, is_this_machine
 from tfdist.launching.mpi import MPIStartError, joined_by_mpi, shell_line, with_engine
 from tfdist.launching.output import Output
 from tfdist.launching.plan import plan_here
-from tfdist.launching.remote.host import RemoteHost, ssh_command
+from tfdist.launching.remote.commands import ssh_command
+from tfdist.launching.remote.host import RemoteHost
 from tfdist.launching.restarts import Attempt, Restarts
 from tfdist.launching.result import RunResult
 from tfdist.launching.supervisor import Supervisor
@@ -93,11 +94,8 @@ def run_job(
     deadline = time.monotonic() + (limits.timeout_seconds or math.inf)
     slots: tuple[int, ...] | None = tuple(range(job.process_count))
     attempts: list[Attempt] = []
-    files = len(os.listdir("/dev/fd")) + _FILES_OF_RANK * job.process_count
-    allow_open_files(files, "The launcher needs pipes to every rank")
-    with contextlib.ExitStack() as stack:
-        signals = stack.enter_context(received_signals(PASSED_ON))
-        folder = stack.enter_context(held_folder("tfdist-run-"))
+    _allow_pipes(job.process_count)
+    with received_signals(PASSED_ON) as signals, held_folder("tfdist-run-") as folder:
         while slots and (time.monotonic() < deadline or not attempts):
             if attempts:
                 pause = restarts.pause_seconds(attempts)
@@ -125,6 +123,12 @@ def run_job(
             _note_end(out, attempts, began)
             slots = restarts.next_slots(attempts)
     return tuple(attempts)
+
+
+def _allow_pipes(ranks: int) -> None:
+    """Let this process have the files open that the ranks of a job take."""
+    count = len(os.listdir("/dev/fd")) + _FILES_OF_RANK * ranks
+    allow_open_files(count, "The launcher needs pipes to every rank")
 
 
 def _note_end(output: Output, attempts: Sequence[Attempt], began: float) -> None:

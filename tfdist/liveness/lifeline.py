@@ -208,7 +208,7 @@ class Lifeline:
     def _beat(self) -> None:
         """Report the position of this rank periodically."""
         for beat in itertools.count(1):
-            if self._closed or self.failure is not None:
+            if self._closed or self._is_alone or self.failure is not None:
                 return
             self._send({"kind": "beat", "report": self._report()})
             if beat % _BEATS_PER_TIMES == 0:

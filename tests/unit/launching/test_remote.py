@@ -17,12 +17,14 @@ from tfdist.cluster.this_host import cores_of_gpus, parent_of
 from tfdist.launching.job import ProcessSpec
 from tfdist.launching.machine import installed_versions
 from tfdist.launching.remote import messages
-from tfdist.launching.remote.host import (
-    RemoteHost,
-    RemoteProcess,
+from tfdist.launching.remote.commands import (
     agent_line,
     carried_environment,
     ssh_command,
+)
+from tfdist.launching.remote.host import (
+    RemoteHost,
+    RemoteProcess,
 )
 
 SECONDS = 30

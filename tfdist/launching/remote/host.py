@@ -4,7 +4,6 @@ import asyncio
 import base64
 import contextlib
 import os
-import shlex
 import signal
 import socket
 import subprocess
@@ -12,14 +11,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from tfdist.cluster.launcher import PROGRESS_VARIABLE, write_notes
-from tfdist.cluster.this_host import VISIBLE_VARIABLE
 from tfdist.launching.job import ProcessSpec
 from tfdist.launching.process import RankProcess
+from tfdist.launching.remote.commands import (
+    agent_line,
+    carried_environment,
+    local_environment,
+    ssh_command,
+)
 from tfdist.launching.remote.messages import (
     MAX_BYTES_OF_AGENT,
     AgentLink,
@@ -32,22 +36,6 @@ from tfdist.launching.result import EXIT_CODE_OF_LOST_HOST
 from tfdist.rendezvous.wire import ForeignData, Message
 
 DEFAULT_SSH = "ssh"
-# No password and no terminal; the user's ssh config provides the rest.
-_SSH_OPTIONS = ("-T", "-o", "BatchMode=yes")
-# A step that overlaps all others, with all cores of the job on that node.
-_SRUN_OPTIONS = (
-    *("--overlap", "--nodes=1", "--ntasks=1", "--unbuffered"),
-    *("--cpu-bind=none", "--mpi=none"),
-)
-# Variables specific to a host, a login or the launcher of this process.
-_NOT_CARRIED = (
-    *("DISPLAY", "HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL"),
-    *("SHLVL", "TERM", "TMPDIR", "USER", "XAUTHORITY", "_"),
-)
-# Variables by which Slurm would give the step of a host a share of it.
-_SHARES_OF_SLURM = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SRUN_CPUS_PER_TASK")
-_PREFIXES_NOT_CARRIED = ("DBUS_", "OMPI_", "PMI", "SLURM", "SSH_", "XDG_")
-
 # Grace periods for the agent to exit, and for ssh to explain a lost connection.
 _GOODBYE_SECONDS = 5.0
 _EXPLANATION_SECONDS = 1.0
@@ -125,7 +113,7 @@ class RemoteHost:
         # A session of its own, so that Ctrl-C at the terminal does not reach it.
         self.process = subprocess.Popen(
             ssh_command(ssh, name, line),
-            env={n: v for n, v in os.environ.items() if n not in _SHARES_OF_SLURM},
+            env=local_environment(os.environ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -344,50 +332,3 @@ class RemoteProcess(RankProcess):
     def wait(self) -> None:
         """Wait until the agent reports that nothing is left, or the host is lost."""
         self.is_over.wait()
-
-
-def ssh_command(ssh: str, host: str, line: str) -> list[str]:
-    """Return the command that runs a line on a host, through ssh or Slurm's srun."""
-    words = split_ssh(ssh)
-    if PurePath(words[0]).name == "srun":
-        return [*words, *_SRUN_OPTIONS, f"--nodelist={host}", "sh", "-c", line]
-    # What follows -- is no option, even if it begins with a dash.
-    return [*words, *_SSH_OPTIONS, "--", host.strip("[]"), line]
-
-
-def split_ssh(ssh: str) -> list[str]:
-    """Return the words of the command that reaches the hosts."""
-    try:
-        words, problem = shlex.split(ssh), ""
-    except ValueError as error:
-        words, problem = [], f" ({error})"
-    if not words:
-        raise ValueError(
-            "--ssh must be a command that reaches the hosts. Received: "
-            f"--ssh {ssh!r}{problem}. Leave it out for ssh, or write --ssh 'ssh -p 22'."
-        )
-    return words
-
-
-def agent_line(folder: str, python: str, pythonpath: str | None, slots: int) -> str:
-    """Return the shell line that starts the agent in a folder."""
-    words = [python, "-m", "tfdist.launching.remote.agent", str(slots)]
-    if pythonpath is not None:
-        words = ["env", f"PYTHONPATH={pythonpath}", *words]
-    return f"cd {shlex.quote(folder)} && exec {shlex.join(words)}"
-
-
-def carried_environment(
-    environ: Mapping[str, str], visible: str | None
-) -> dict[str, str]:
-    """Return the variables that are not specific to a host, a login or a process."""
-    # A batch system may have chosen the GPUs of that host; an identifier, unlike a
-    # number, is of one host.
-    has_own = visible is not None
-    has_own |= any(map(str.isalpha, environ.get(VISIBLE_VARIABLE, "")))
-    left_out = {*_NOT_CARRIED, *([VISIBLE_VARIABLE] if has_own else [])}
-    return {
-        name: value
-        for name, value in environ.items()
-        if name not in left_out and not name.startswith(_PREFIXES_NOT_CARRIED)
-    }
