@@ -165,7 +165,7 @@ class Lifeline:
     def report_error(self, what: str, error: Exception) -> None:
         """Tell the other ranks that this one could not finish a joint call."""
         text = f"{type(error).__name__} in {what}: {error}"
-        self._send({"kind": "error", "text": text[:_LONGEST_TEXT]})
+        self._send({"kind": "error", "text": _shortened(text)})
 
     def wait_for_all(self, timeout_seconds: float) -> None:
         """Wait for a limited time until every rank is about to leave."""
@@ -183,8 +183,8 @@ class Lifeline:
         error = getattr(sys, "last_value", None)
         text = "" if error is None else f"{type(error).__name__}: {error}"
         self._closed = True
-        text = text[:_LONGEST_TEXT]
-        self._send({"kind": "bye", "error": text, "report": self._report()})
+        report = self._report()
+        self._send({"kind": "bye", "error": _shortened(text), "report": report})
         # The hub waits for the end of every connection, including rank 0's own.
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
@@ -316,6 +316,13 @@ class Lifeline:
             self.failure = failure
             self._arrived.notify_all()
         self._on_failure(failure.text)
+
+
+def _shortened(text: str) -> str:
+    """Cut the middle out of a long text: an error of TensorFlow says why at its end."""
+    if len(text) <= _LONGEST_TEXT:
+        return text
+    return f"{text[: _LONGEST_TEXT // 4]} ... {text[5 - _LONGEST_TEXT * 3 // 4 :]}"
 
 
 def monitor(
