@@ -1,7 +1,6 @@
 """Numbers by which ranks notice that they sum gradients of different steps."""
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
@@ -30,12 +29,10 @@ class StepNumbers:
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
-
-    @cached_property
-    def _count(self) -> Any:
-        """The count, made when needed: a variable ends the configuration of devices."""
-        with tf.init_scope():
-            return tf.Variable(0, trainable=False, dtype=tf.int64)
+        if ranks > 1:
+            # Where a step runs that XLA compiles.
+            with tf.init_scope():
+                self._count = tf.Variable(0, trainable=False, dtype=tf.int64)
 
     def of(self, step: Step | LoopStep | None, gradients: Sequence[Any]) -> list[Any]:
         """Return the number of a step, or none if the step needs none here."""
