@@ -94,7 +94,6 @@ def run_job(
     deadline = time.monotonic() + (limits.timeout_seconds or math.inf)
     slots: tuple[int, ...] | None = tuple(range(job.process_count))
     attempts: list[Attempt] = []
-    _allow_pipes(job.process_count)
     with received_signals(PASSED_ON) as signals, held_folder("tfdist-run-") as folder:
         while slots and (time.monotonic() < deadline or not attempts):
             if attempts:
@@ -155,6 +154,7 @@ def _run_attempt(
     """Connect to the hosts of a job, and run it once."""
     try:
         with placement as (specs, remote):
+            _allow_pipes(len(specs))
             specs = [replace(spec, env={**added, **spec.env}) for spec in specs]
             return run_once(specs, output, limits, signals, remote, is_auto)
     except UnusableHosts as error:
