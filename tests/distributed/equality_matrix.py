@@ -59,8 +59,8 @@ DEVICES = {
 IN_PARTS = {f"{size} in parts": size for size in (1, 4, 8)}
 TOLERANCES = {"float64": 1e-6, "float32": 1e-5}
 # The column of each row in `make test`, in turn, and the other one in `make test-all`;
-# the other way round where few rows have the place of the first. Those of three are at
-# a distance that no engine's turns divide.
+# the other way round where few rows have the place of the first. Columns of three are
+# at a distance that no engine's turns divide.
 TURNS = (
     (2, "mirrored"),
     ("mirrored", 3),

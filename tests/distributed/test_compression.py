@@ -188,7 +188,7 @@ def compress():
 
 @pytest.fixture(scope="module")
 def ranks():
-    """What each of two processes found."""
+    """The findings of two processes."""
     return tfdist.testing.cluster(compress, timeout_seconds=240).values
 
 

@@ -117,7 +117,7 @@ def folder(tmp_path):
 
 @pytest.fixture(scope="module")
 def ended():
-    """What models that were trained to the end have, by how they were trained."""
+    """The values of models that were trained to the end, by how."""
     return {}
 
 
