@@ -7,8 +7,9 @@ import tensorflow as tf
 
 import tfdist
 
-STEPS = 25
-SLEEP_SECONDS = 0.04
+STEPS = 15
+# More than a step takes on a machine that other work slows down.
+SLEEP_SECONDS = 0.1
 NAMES = ("input", "compute", "communication", "waiting")
 
 
@@ -94,5 +95,6 @@ def assert_a_series_for_each_rank(folder):
         slow, fast = steps[1][epoch], steps[0][epoch]
         assert [*slow] == [*fast] == names
         assert sum(slow.values()) == pytest.approx(1.0)
-        assert slow["step/input"] > 0.5 > slow["step/waiting"]
-        assert fast["step/waiting"] > 0.5
+        assert max(slow, key=slow.get) == "step/input"
+        assert slow["step/input"] > fast["step/input"]
+        assert fast["step/waiting"] > slow["step/waiting"]
