@@ -63,14 +63,13 @@ _CALLS = {
 
 def add_parser(commands: Commands) -> None:
     """Add the parser of `tfdist bench`."""
-    texts: dict[str, Any] = {"description": _DESCRIPTION, "epilog": _EPILOG}
-    summary = "measure the all-reduce"
-    parser = add_command(commands, "bench", summary, **texts)
+    texts = "measure the all-reduce", _DESCRIPTION, _EPILOG
+    parser = add_command(commands, "bench", None, *texts)
     benchmarks = parser.add_subparsers(
         title="benchmarks", metavar="BENCHMARK", required=True
     )
-    summary = "latency and bus bandwidth of the all-reduce"
-    added = add_command(benchmarks, "allreduce", summary, _run, **texts)
+    texts = "latency and bus bandwidth of the all-reduce", _DESCRIPTION, _EPILOG
+    added = add_command(benchmarks, "allreduce", _run, *texts)
     defaults: dict[str, Any] = {"np": 2, "collective": "all", "repeats": 30}
     types = {"SIZE,...": _parse_sizes}
     add_options(added, _ALLREDUCE | JSON, types, sizes=_SIZES, **defaults)

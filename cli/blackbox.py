@@ -18,6 +18,7 @@ from tfdist_cli.options import (
 )
 from tfdist_cli.table import format_table
 
+_SUMMARY = "say where a job stopped, from the records of its ranks"
 _DESCRIPTION = """\
 Say where a job stopped: which collective the ranks have not begun or ended together.
 
@@ -48,14 +49,7 @@ _CLOCKS = (
 
 def add_parser(commands: Commands) -> None:
     """Add the parser of `tfdist blackbox`."""
-    parser = add_command(
-        commands,
-        "blackbox",
-        "say where a job stopped, from the records of its ranks",
-        run,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+    parser = add_command(commands, "blackbox", run, _SUMMARY, _DESCRIPTION, _EPILOG)
     text = "the folder of the records, as given to `tfdist run --output-dir`"
     parser.add_argument("folder", type=Path, metavar="DIR", help=text)
     add_options(parser, _OPTIONS | JSON)

@@ -72,32 +72,18 @@ _SHOW_OPTIONS = {
 
 def add_parser(commands: Commands) -> None:
     """Add the parser of `tfdist config`."""
-    parser = add_command(
-        commands,
-        "config",
-        "check, show and build TF_CONFIG",
-        description=_DESCRIPTION,
-        epilog="What each says, and why: docs/config.md",
-    )
+    more = "What each says, and why: docs/config.md"
+    texts = "check, show and build TF_CONFIG", _DESCRIPTION, more
+    parser = add_command(commands, "config", None, *texts)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    checking = add_command(
-        actions,
-        "check",
-        "say everything that is wrong with a TF_CONFIG",
-        check,
-        description=_CHECK_DESCRIPTION,
-        epilog=_CHECK_EPILOG,
-    )
+    summary = "say everything that is wrong with a TF_CONFIG"
+    texts = summary, _CHECK_DESCRIPTION, _CHECK_EPILOG
+    checking = add_command(actions, "check", check, *texts)
     _add_file(checking, default="the variable of the environment")
     add_options(checking, _CHECK_OPTIONS)
-    showing = add_command(
-        actions,
-        "show",
-        "show the cluster that this process would see",
-        show,
-        description=_SHOW_DESCRIPTION,
-        epilog=_SHOW_EPILOG,
-    )
+    summary = "show the cluster that this process would see"
+    texts = summary, _SHOW_DESCRIPTION, _SHOW_EPILOG
+    showing = add_command(actions, "show", show, *texts)
     _add_file(showing, default="the environment")
     add_options(showing, _SHOW_OPTIONS)
     config_build.add_parser(actions)

@@ -25,6 +25,7 @@ from tfdist_cli.options import (
 )
 from tfdist_cli.table import say
 
+_SUMMARY = "write TF_CONFIG, or what starts a job, from a description of the job"
 _DESCRIPTION = """\
 Write TF_CONFIG for a process of a job, or for all of them, or the file that starts the
 whole job on a scheduler. The processes of the job are given by addresses, by hosts, by
@@ -95,14 +96,7 @@ _OPTIONS = {
 
 def add_parser(actions: Commands) -> None:
     """Add the parser of `tfdist config build`."""
-    parser = add_command(
-        actions,
-        "build",
-        "write TF_CONFIG, or what starts a job, from a description of the job",
-        run,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+    parser = add_command(actions, "build", run, _SUMMARY, _DESCRIPTION, _EPILOG)
     text = "in place of --workers: hosts, with the number of workers on each (default: "
     types: dict[str, Callable[[str], Any]] = {
         "A": lambda address: [address],

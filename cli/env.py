@@ -28,6 +28,7 @@ from tfdist_cli.config import facts_of, source_of, text_of
 from tfdist_cli.options import Commands, add_command, add_options
 from tfdist_cli.table import format_table, say
 
+_SUMMARY = "print the facts that a bug report needs"
 _DESCRIPTION = """\
 Print the facts that a bug report needs: versions, the system, what can join the ranks
 or why it cannot, GPUs, the variables of the job, and the cluster that a program started
@@ -78,14 +79,7 @@ Facts = dict[str, Fact]
 
 def add_parser(commands: Commands) -> None:
     """Add the parser of `tfdist env`."""
-    parser = add_command(
-        commands,
-        "env",
-        "print the facts that a bug report needs",
-        run,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+    parser = add_command(commands, "env", run, _SUMMARY, _DESCRIPTION, _EPILOG)
     add_options(parser, _OPTIONS)
 
 

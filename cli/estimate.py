@@ -18,6 +18,7 @@ from tfdist_cli.options import (
 )
 from tfdist_cli.table import format_table
 
+_SUMMARY = "predict time and memory of a script on more processes"
 _DESCRIPTION = """\
 Predict how a script trains on more processes, before the machines are rented.
 
@@ -54,15 +55,8 @@ _PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 def add_parser(commands: Commands) -> None:
     """Add the parser of `tfdist estimate`."""
-    parser = add_command(
-        commands,
-        "estimate",
-        "predict time and memory of a script on more processes",
-        run,
-        usage="tfdist estimate [options] (train.py | -m module) [arguments]",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+    parser = add_command(commands, "estimate", run, _SUMMARY, _DESCRIPTION, _EPILOG)
+    parser.usage = "tfdist estimate [options] (train.py | -m module) [arguments]"
     types = {"LIST": _sizes, "RATE": _seconds_per_byte}
     add_options(parser, _OPTIONS, types, **_DEFAULTS)
     parser.set_defaults(np=(1, 2, 4), network=8 / 10e9)

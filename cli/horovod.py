@@ -63,25 +63,12 @@ _INSTALL_OPTIONS = {
 def add_parser(commands: Commands) -> None:
     """Add the parser of `tfdist horovod`."""
     summary = "build Horovod for the installed TensorFlow, or check it"
-    parser = add_command(commands, "horovod", summary, description=_DESCRIPTION)
+    parser = add_command(commands, "horovod", None, summary, _DESCRIPTION)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    install_parser = add_command(
-        actions,
-        "install",
-        "build and install Horovod, and try it",
-        _install,
-        description=_INSTALL,
-        epilog=_INSTALL_EPILOG,
-    )
-    add_options(install_parser, _INSTALL_OPTIONS)
-    add_command(
-        actions,
-        "check",
-        "say what is built in, and try it",
-        _check,
-        description=_CHECK,
-        epilog=_CHECK_EPILOG,
-    )
+    texts = "build and install Horovod, and try it", _INSTALL, _INSTALL_EPILOG
+    add_options(add_command(actions, "install", _install, *texts), _INSTALL_OPTIONS)
+    texts = "say what is built in, and try it", _CHECK, _CHECK_EPILOG
+    add_command(actions, "check", _check, *texts)
 
 
 def _install(args: argparse.Namespace) -> int:

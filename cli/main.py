@@ -9,22 +9,15 @@ from tfdist import __version__
 from tfdist_cli.options import Parser
 
 # Modules whose `add_parser` adds the command's parser, with its function as `func`.
-_COMMANDS = {
-    "run": "tfdist_cli.run",
-    "config": "tfdist_cli.config",
-    "env": "tfdist_cli.env",
-    "bench": "tfdist_cli.bench",
-    "report": "tfdist_cli.report",
-    "blackbox": "tfdist_cli.blackbox",
-    "verify": "tfdist_cli.verify",
-    "estimate": "tfdist_cli.estimate",
-    "horovod": "tfdist_cli.horovod",
-}
+_COMMANDS = (
+    *("run", "config", "env", "bench", "report"),
+    *("blackbox", "verify", "estimate", "horovod"),
+)
 _INTERRUPTED = 130
 
 
-def build_parser(names: Iterable[str] | None = None) -> Parser:
-    """Build the parser of the given commands, importing no others; None means all."""
+def build_parser(names: Iterable[str] = _COMMANDS) -> Parser:
+    """Build the parser of the given commands, importing no others."""
     parser = Parser(
         prog="tfdist",
         description="Distributed training for Keras 3 on TensorFlow.",
@@ -38,8 +31,8 @@ def build_parser(names: Iterable[str] | None = None) -> Parser:
         help="print the version and exit",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for name in _COMMANDS if names is None else names:
-        import_module(_COMMANDS[name]).add_parser(commands)
+    for name in names:
+        import_module(f"tfdist_cli.{name}").add_parser(commands)
     parser.set_defaults(func=None, parser=parser)
     return parser
 
@@ -47,10 +40,9 @@ def build_parser(names: Iterable[str] | None = None) -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    names = words[:1] if words[:1] and words[0] in _COMMANDS else None
     program = "tfdist"
     try:
-        parser = build_parser(names)
+        parser = build_parser({*words[:1]} & {*_COMMANDS} or _COMMANDS)
         _check_command(parser, words)
         args, unknown = parser.parse_known_args(words)
         program = args.parser.prog

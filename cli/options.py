@@ -79,17 +79,19 @@ Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 def add_command(
     commands: Commands,
     name: str,
+    func: Callable[[argparse.Namespace], int] | None,
     summary: str,
-    func: Callable[[argparse.Namespace], int] | None = None,
-    **texts: Any,
+    description: str,
+    epilog: str | None = None,
 ) -> Parser:
     """Add the parser of a command, which becomes `args.parser` after parsing."""
     parser = commands.add_parser(
         name,
         help=summary,
+        description=description,
+        epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
-        **texts,
     )
     parser.set_defaults(parser=parser, func=func)
     return parser

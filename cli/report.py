@@ -18,6 +18,7 @@ from tfdist_cli.options import (
 )
 from tfdist_cli.table import format_table
 
+_SUMMARY = "say how a job went, or how several of them scale"
 _DESCRIPTION = """\
 Say how one job went, from the folder of `tfdist run --output-dir`; or how training
 scales, from the files of runs on 1, 2, 4, ... processes.
@@ -72,14 +73,7 @@ _OPTIONS = {
 
 def add_parser(commands: Commands) -> None:
     """Add the parser of `tfdist report`."""
-    parser = add_command(
-        commands,
-        "report",
-        "say how a job went, or how several of them scale",
-        run,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+    parser = add_command(commands, "report", run, _SUMMARY, _DESCRIPTION, _EPILOG)
     text = "what Throughput(json=FILE) has written, one for each run; or one folder"
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE|DIR", help=text)
     add_options(parser, _OPTIONS | JSON)

@@ -41,6 +41,7 @@ from tfdist_cli.table import say
 
 _ISOLATED = "# in a shell of: unshare -cn sh -c 'ip link set lo up; exec sh'"
 
+_SUMMARY = "run a program on several processes"
 _DESCRIPTION = """\
 Run a program as several processes that know of each other, on this machine or with -H
 on several.
@@ -150,15 +151,10 @@ _TUNING = {
 
 def add_parser(commands: Commands) -> None:
     """Add the parser of `tfdist run`."""
-    parser = add_command(
-        commands,
-        "run",
-        "run a program on several processes",
-        run,
-        usage="tfdist run (-np N | -H HOSTS | --workers N --ps M) [options] "
-        "(train.py | -m module | program) [arguments]",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
+    parser = add_command(commands, "run", run, _SUMMARY, _DESCRIPTION, _EPILOG)
+    parser.usage = (
+        "tfdist run (-np N | -H HOSTS | --workers N --ps M) [options] "
+        "(train.py | -m module | program) [arguments]"
     )
     types = {"K=V": _variable}
     add_options(parser, _OPTIONS, types, max_restarts=0, collective="auto")

@@ -14,6 +14,7 @@ from tfdist_cli.options import (
 )
 from tfdist_cli.table import format_table
 
+_SUMMARY = "check that several processes train a script as one does"
 _DESCRIPTION = """\
 Check whether several processes train a script as one process does.
 
@@ -56,15 +57,8 @@ _OPTIONS = {
 
 def add_parser(commands: Commands) -> None:
     """Add the parser of `tfdist verify`."""
-    parser = add_command(
-        commands,
-        "verify",
-        "check that several processes train a script as one does",
-        run,
-        usage="tfdist verify [options] (train.py | -m module) [arguments]",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-    )
+    parser = add_command(commands, "verify", run, _SUMMARY, _DESCRIPTION, _EPILOG)
+    parser.usage = "tfdist verify [options] (train.py | -m module) [arguments]"
     add_options(parser, _OPTIONS, np=2, steps=10, collective="tensorflow", seed=1)
     add_program(parser, "the script; all that follows it belongs to it")
 
