@@ -4,16 +4,10 @@ import argparse
 import contextlib
 import os
 import platform
-import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from tfdist.benchmarks import (
-    BenchmarkError,
-    format_size,
-    parse_size,
-    run_allreduce,
-)
+from tfdist.benchmarks import format_size, parse_size, run_allreduce
 from tfdist_cli.options import (
     JSON,
     Commands,
@@ -85,20 +79,14 @@ def _parse_sizes(text: str) -> list[int]:
 
 def _run(args: argparse.Namespace) -> int:
     """Measure latency and bus bandwidth, and return the exit code."""
-    try:
-        check_json(args.json)
-        check_json(args.plot, "--plot")
-        figure = None if args.plot is None else new_figure(args.plot, 10, 4.5)
-        figures = run_allreduce(
-            args.np, args.sizes, repeats=args.repeats, collective=args.collective
-        )
-        if figure is not None:
-            draw_allreduce(figure, figures, _CALLS, args.plot)
-    except BenchmarkError as error:
-        print(f"{args.parser.prog}: {error}", file=sys.stderr)
-        return error.exit_code
-    except (ImportError, OSError, ValueError) as error:
-        args.parser.error(str(error))
+    check_json(args.json)
+    check_json(args.plot, "--plot")
+    figure = None if args.plot is None else new_figure(args.plot, 10, 4.5)
+    figures = run_allreduce(
+        args.np, args.sizes, repeats=args.repeats, collective=args.collective
+    )
+    if figure is not None:
+        draw_allreduce(figure, figures, _CALLS, args.plot)
     report = {"machine": _machine(args.np), "figures": figures}
     print_figures(args.json, report, _table(figures))
     return 0

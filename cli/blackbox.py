@@ -57,14 +57,11 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run `tfdist blackbox`, and return the exit code."""
-    try:
-        check_json(args.json)
-        check_json(args.trace, "--trace")
-        blackbox = read_folder(args.folder)
-        if args.trace is not None:
-            args.trace.write_text(json.dumps(trace_of(blackbox)))
-    except (OSError, ValueError) as error:
-        args.parser.error(str(error))
+    check_json(args.json)
+    check_json(args.trace, "--trace")
+    blackbox = read_folder(args.folder)
+    if args.trace is not None:
+        args.trace.write_text(json.dumps(trace_of(blackbox)))
     print_figures(args.json, _figures(blackbox), text_of(blackbox))
     return 0
 

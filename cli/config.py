@@ -97,7 +97,7 @@ def _add_file(parser: Parser, *, default: str) -> None:
 
 def check(args: argparse.Namespace) -> int:
     """Run `tfdist config check` and return the exit code."""
-    text = _text(args)
+    text = _text(args.file)
     found = tf_config.findings(text, look_up=look_up if args.resolve else None)
     errors = sum(finding.severity == ERROR for finding in found)
     if args.json:
@@ -119,15 +119,11 @@ def check(args: argparse.Namespace) -> int:
     return 0
 
 
-def _text(args: argparse.Namespace) -> str:
+def _text(file: str | None) -> str:
     """Return the text to check."""
-    parser: Parser = args.parser
-    try:
-        text = tf_config_here() if args.file is None else read_file(args.file)
-    except OSError as error:
-        parser.error(str(error))
+    text = tf_config_here() if file is None else read_file(file)
     if text is None:
-        parser.error(
+        raise ValueError(
             "There is no TF_CONFIG to check. Received: no FILE, and an environment "
             "without the variable. Give a file with its value, or - for the standard "
             "input."
@@ -168,14 +164,11 @@ def _size_of(cluster: Cluster) -> int:
 
 def show(args: argparse.Namespace) -> int:
     """Run `tfdist config show` and return the exit code."""
-    try:
-        if args.file is None:
-            explanation = explain()
-        else:
-            cluster = tf_config.loads(read_file(args.file))
-            explanation = Explanation(cluster, "tf_config", args.file)
-    except (OSError, ValueError) as error:
-        args.parser.error(str(error))
+    if args.file is None:
+        explanation = explain()
+    else:
+        cluster = tf_config.loads(read_file(args.file))
+        explanation = Explanation(cluster, "tf_config", args.file)
     if args.json:
         say(json.dumps(facts_of(explanation, explained=args.explain), indent=2))
         return 0

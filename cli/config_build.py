@@ -110,10 +110,7 @@ def add_parser(actions: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run `tfdist config build` and return the exit code."""
-    try:
-        clusters, text = (_tf_config if args.to in FORMATS else _job_file)(args)
-    except (OSError, TypeError, ValueError) as error:
-        args.parser.error(str(error))
+    clusters, text = (_tf_config if args.to in FORMATS else _job_file)(args)
     for finding in cluster_warnings(clusters[0].jobs) if clusters else ():
         print(f"{args.parser.prog}: warning: {finding.message}", file=sys.stderr)
     say(text)

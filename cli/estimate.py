@@ -2,9 +2,7 @@
 
 import argparse
 import re
-import sys
 
-from tfdist.benchmarks import BenchmarkError
 from tfdist.estimate import Link, Scenario, measure
 from tfdist.estimate.report import figures_of, text_of
 from tfdist_cli.options import (
@@ -65,23 +63,17 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run `tfdist estimate`, and return the exit code."""
-    try:
-        check_json(args.json)
-        scenario = Scenario(
-            python_program(args, "measured"),
-            Link(args.latency, args.network),
-            args.np,
-            module=args.m,
-            engine=args.collective,
-            steps=args.steps,
-            per_host=args.per_host,
-        )
-        measured = measure(scenario)
-    except BenchmarkError as error:
-        print(f"{args.parser.prog}: {error}", file=sys.stderr)
-        return error.exit_code
-    except (ImportError, OSError, ValueError) as error:
-        args.parser.error(str(error))
+    check_json(args.json)
+    scenario = Scenario(
+        python_program(args, "measured"),
+        Link(args.latency, args.network),
+        args.np,
+        module=args.m,
+        engine=args.collective,
+        steps=args.steps,
+        per_host=args.per_host,
+    )
+    measured = measure(scenario)
     sizes, script, steps = scenario.sizes, scenario.command[0], scenario.steps
     text = text_of(measured, sizes, script, steps=steps, table=format_table)
     print_figures(args.json, figures_of(measured, sizes), text)

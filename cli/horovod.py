@@ -75,11 +75,7 @@ def _install(args: argparse.Namespace) -> int:
     """Run `tfdist horovod install`, and return the exit code."""
     env = dict(os.environ)
     log = args.log or default_log(env, Path("~").expanduser())
-    try:
-        install(env, log=log, stream=sys.stdout, force=args.force)
-    except BuildError as error:
-        print(f"{args.parser.prog}: {error}", file=sys.stderr)
-        return error.exit_code
+    install(env, log=log, stream=sys.stdout, force=args.force)
     return 0
 
 
@@ -88,6 +84,6 @@ def _check(args: argparse.Namespace) -> int:
     try:
         check(os.environ, stream=sys.stdout)
     except BuildError as error:
-        print(f"{args.parser.prog}: {error}", file=sys.stderr)
-        return 1
+        error.exit_code = 1
+        raise
     return 0

@@ -1,11 +1,13 @@
 """The command `tfdist`: reads the command line and runs one of the commands."""
 
+import argparse
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 
 from tfdist import __version__
+from tfdist.failure import Failure
 from tfdist_cli.options import Parser
 
 # Modules whose `add_parser` adds the command's parser, with its function as `func`.
@@ -51,11 +53,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.func is None:
             parser.print_help()
             return 2
-        exit_code: int = args.func(args)
+        return _run(args)
     except KeyboardInterrupt:
         print(f"{program}: interrupted", file=sys.stderr)
         return _INTERRUPTED
-    return exit_code
+
+
+def _run(args: argparse.Namespace) -> int:
+    """Run a command; print what it refuses, or why it has failed."""
+    try:
+        exit_code: int = args.func(args)
+        return exit_code
+    except Failure as error:
+        print(f"{args.parser.prog}: {error}", file=sys.stderr)
+        return error.exit_code
+    except (ImportError, OSError, ValueError) as error:
+        args.parser.error(str(error))
 
 
 def _check_command(parser: Parser, words: Sequence[str]) -> None:

@@ -81,20 +81,17 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run `tfdist report`, and return the exit code."""
-    try:
-        check_json(args.json)
-        check_json(args.plot, "--plot")
-        check_json(args.html, "--html")
-        if args.html is not None or args.files[0].is_dir():
-            return _report_job(args)
-        report = scaling_report({str(file): read_run(file) for file in args.files})
-        if args.plot is not None:
-            # Imports matplotlib, which is optional and slow.
-            from tfdist_cli.plots import draw_scaling, new_figure
+    check_json(args.json)
+    check_json(args.plot, "--plot")
+    check_json(args.html, "--html")
+    if args.html is not None or args.files[0].is_dir():
+        return _report_job(args)
+    report = scaling_report({str(file): read_run(file) for file in args.files})
+    if args.plot is not None:
+        # Imports matplotlib, which is optional and slow.
+        from tfdist_cli.plots import draw_scaling, new_figure
 
-            draw_scaling(new_figure(args.plot, 7, 5), report, args.plot)
-    except (ImportError, OSError, ValueError) as error:
-        args.parser.error(str(error))
+        draw_scaling(new_figure(args.plot, 7, 5), report, args.plot)
     print_figures(args.json, dataclasses.asdict(report), text_of(report))
     return 0
 

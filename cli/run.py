@@ -171,33 +171,30 @@ def add_parser(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run `tfdist run`, and return the exit code."""
     report = partial(print_lines, is_json=args.log_format == "json")
-    try:
-        hosts = hosts_of(args)
-        job, limits = _job(args), _limits(args)
-        places = hosts.host_of_slots if isinstance(hosts, Hosts) else ()
-        restarts = Restarts(args.max_restarts, args.min_np, places)
-        check_job(job, restarts, hosts)
-        metrics = Metrics(args, is_here=hosts is None)
-        if args.isolate_network and hosts is not None:
-            raise ValueError(
-                "--isolate-network is for processes on one machine. Received: other "
-                "hosts. Leave it out, and keep other hosts out with a firewall."
-            )
-        if args.dry_run:
-            say("\n".join([*_remarks(args, restarts), *dry_lines(job, hosts)]))
-            return 0
-        if args.isolate_network:
-            isolate_network()
-        attempts = run_job(
-            job,
-            restarts,
-            output=output_of(args),
-            limits=limits,
-            hosts=hosts,
-            on_restart=lambda result, line: report(restart_lines(result, line)),
+    hosts = hosts_of(args)
+    job, limits = _job(args), _limits(args)
+    places = hosts.host_of_slots if isinstance(hosts, Hosts) else ()
+    restarts = Restarts(args.max_restarts, args.min_np, places)
+    check_job(job, restarts, hosts)
+    metrics = Metrics(args, is_here=hosts is None)
+    if args.isolate_network and hosts is not None:
+        raise ValueError(
+            "--isolate-network is for processes on one machine. Received: other "
+            "hosts. Leave it out, and keep other hosts out with a firewall."
         )
-    except (ImportError, OSError, ValueError) as error:
-        args.parser.error(str(error))
+    if args.dry_run:
+        say("\n".join([*_remarks(args, restarts), *dry_lines(job, hosts)]))
+        return 0
+    if args.isolate_network:
+        isolate_network()
+    attempts = run_job(
+        job,
+        restarts,
+        output=output_of(args),
+        limits=limits,
+        hosts=hosts,
+        on_restart=lambda result, line: report(restart_lines(result, line)),
+    )
     report([*end_lines(restarts, attempts), *metrics.report(attempts[-1].result)])
     return attempts[-1].result.exit_code
 

@@ -1,9 +1,8 @@
 """`tfdist verify`: check that N processes train a script as one process does."""
 
 import argparse
-import sys
 
-from tfdist.verify import Orders, VerifyError, verify
+from tfdist.verify import Orders, verify
 from tfdist_cli.options import (
     Commands,
     add_command,
@@ -65,26 +64,20 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run `tfdist verify`, and return the exit code."""
-    try:
-        orders = Orders(
-            python_program(args, "verified"),
-            size=args.np,
-            steps=args.steps,
-            module=args.m,
-            float64=args.float64,
-            seed=args.seed,
-            collective=args.collective,
-            strategy=args.strategy,
-        )
-        check_json(args.json)
-        verdict = verify(
-            orders, timeout_seconds=args.timeout, output_directory=args.output_dir
-        )
-    except VerifyError as error:
-        print(f"{args.parser.prog}: {error}", file=sys.stderr)
-        return error.exit_code
-    except (ImportError, OSError, ValueError) as error:
-        args.parser.error(str(error))
+    orders = Orders(
+        python_program(args, "verified"),
+        size=args.np,
+        steps=args.steps,
+        module=args.m,
+        float64=args.float64,
+        seed=args.seed,
+        collective=args.collective,
+        strategy=args.strategy,
+    )
+    check_json(args.json)
+    verdict = verify(
+        orders, timeout_seconds=args.timeout, output_directory=args.output_dir
+    )
     # Imported late: NumPy would slow down every other command.
     from tfdist.verify.verdict import json_of, text_of
 

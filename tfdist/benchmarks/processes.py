@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdist.benchmarks.turns import Turn, TurnKeeper
+from tfdist.failure import Failure
 from tfdist.launching.job import Job, ProcessSpec
 from tfdist.launching.machine import available_cores
 from tfdist.launching.mpi import joined_by_mpi
@@ -18,7 +19,6 @@ from tfdist.launching.plan import plan_here
 from tfdist.launching.result import RunResult
 from tfdist.launching.runner import run
 
-_COULD_NOT_MEASURE = 2
 # Several processes share a GPU, of which the first would otherwise take all memory.
 # One that is stopped between turns does not answer its peers in Horovod's time.
 _ENV = {
@@ -87,12 +87,8 @@ class Group:
             yield [replace(spec, collective="") for spec in placed]
 
 
-class BenchmarkError(RuntimeError):
+class BenchmarkError(Failure):
     """A measurement did not finish."""
-
-    def __init__(self, message: str, exit_code: int = _COULD_NOT_MEASURE) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
 
 
 def start(

@@ -21,6 +21,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TextIO
 
+from tfdist.failure import Failure
+
 COULD_NOT_START = 2
 # Distributions that provide TensorFlow.
 _DISTRIBUTIONS = (
@@ -61,12 +63,10 @@ _ADVICE = {
 }
 
 
-class BuildError(RuntimeError):
+class BuildError(Failure):
     """A failure to build Horovod or to run it."""
 
-    def __init__(self, message: str, exit_code: int = 1) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    exit_code = 1
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tfdist.failure import Failure
 from tfdist.launching.horovod import check_installed
 from tfdist.launching.job import RESERVED_VARIABLES, Job, ProcessSpec
 from tfdist.launching.output import Output
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from tfdist.verify.verdict import Verdict
 
 _CHILD = "tfdist.verify.child"
-_COULD_NOT_RUN = 2
 # The most runs that measure rounding. One may miss what happens in few steps.
 _SHUFFLED_RUNS = 3
 # Names by which the ranks of a Horovod script add up gradients of their own batches.
@@ -57,12 +57,8 @@ class Orders:
             )
 
 
-class VerifyError(RuntimeError):
+class VerifyError(Failure):
     """Error for a script that could not be verified."""
-
-    def __init__(self, message: str, exit_code: int = _COULD_NOT_RUN) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
 
 
 def verify(
@@ -165,7 +161,7 @@ def _record(
         pass_signals_on=True,
     )
     if ended.reason != "done":
-        exit_code = ended.exit_code if ended.reason == "signal" else _COULD_NOT_RUN
+        exit_code = ended.exit_code if ended.reason == "signal" else None
         raise VerifyError(_describe(ended, who), exit_code)
     recordings = [Recording.read(folder, spec.rank) for spec in specs]
     if not all(recording.steps for recording in recordings):
