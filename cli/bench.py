@@ -13,7 +13,7 @@ from tfdist_cli.options import (
     Commands,
     add_command,
     add_options,
-    check_json,
+    check_outputs,
     print_figures,
 )
 from tfdist_cli.plots import draw_allreduce, new_figure
@@ -79,8 +79,7 @@ def _parse_sizes(text: str) -> list[int]:
 
 def _run(args: argparse.Namespace) -> int:
     """Measure latency and bus bandwidth, and return the exit code."""
-    check_json(args.json)
-    check_json(args.plot, "--plot")
+    check_outputs(args, "json", "plot")
     figure = None if args.plot is None else new_figure(args.plot, 10, 4.5)
     figures = run_allreduce(
         args.np, args.sizes, repeats=args.repeats, collective=args.collective

@@ -13,7 +13,7 @@ from tfdist_cli.options import (
     Commands,
     add_command,
     add_options,
-    check_json,
+    check_outputs,
     print_figures,
 )
 from tfdist_cli.table import format_table
@@ -57,8 +57,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run `tfdist blackbox`, and return the exit code."""
-    check_json(args.json)
-    check_json(args.trace, "--trace")
+    check_outputs(args, "json", "trace")
     blackbox = read_folder(args.folder)
     if args.trace is not None:
         args.trace.write_text(json.dumps(trace_of(blackbox)))

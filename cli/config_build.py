@@ -22,6 +22,7 @@ from tfdist_cli.options import (
     add_command,
     add_host_options,
     add_options,
+    given_options,
 )
 from tfdist_cli.table import say
 
@@ -51,7 +52,7 @@ exit code:
 
 # Options that describe the program of a whole job.
 _PROGRAM = ("name", "command", "image", "cpus", "gpus")
-_PORTS = ("port", "pick_ports")
+_PORTS = ("--port", "--pick-ports")
 
 _WORKERS = {
     "--workers --worker A,B ...": "host:port of each worker; may be repeated",
@@ -150,15 +151,12 @@ def _job_file(args: argparse.Namespace) -> tuple[list[Cluster], str]:
 
 def _check_unused(args: argparse.Namespace, *options: str) -> None:
     """Raise for options that the output form does not use."""
-    for option in options:
-        value = getattr(args, option)
-        if value is not None and value is not False:
-            name = "--" + option.replace("_", "-")
-            shown = name if option in _PORTS else f"{name} {value}"
-            raise ValueError(
-                f"{name} has no effect with --to {args.to}. "
-                f"Received: {shown}. Leave it out, or choose another --to."
-            )
+    for option, value in given_options(args, *options).items():
+        shown = option if option in _PORTS else f"{option} {value}"
+        raise ValueError(
+            f"{option} has no effect with --to {args.to}. "
+            f"Received: {shown}. Leave it out, or choose another --to."
+        )
 
 
 def _ports(text: str) -> range:

@@ -8,7 +8,7 @@ from tfdist.cluster.detect import read_source
 from tfdist.cluster.hosts import HostSlots, number_ports
 from tfdist.cluster.model import Place, cluster_from_jobs
 from tfdist.cluster.validation import JOB_TYPES, Jobs
-from tfdist_cli.options import hosts_given
+from tfdist_cli.options import given_options, hosts_given
 
 ALL = "all"
 DEFAULT_PORT = 2222
@@ -38,7 +38,7 @@ def counts_of(args: argparse.Namespace) -> tuple[int, int] | None:
                 "number with each host, as in -H node1:4,node2:4."
             )
         return None
-    if given := _given(args, "from", *_JOBS, "H", "hostfile"):
+    if given := given_options(args, "from", *_JOBS, "H", "hostfile"):
         raise ValueError(
             "--nodes stands in place of the names of hosts. "
             f"Received: also {', '.join(given)}. Leave one of them out."
@@ -53,7 +53,7 @@ def _described(args: argparse.Namespace) -> tuple[Jobs, Task | None]:
     launcher: str | None = getattr(args, "from")
     source = None if launcher is None else read_source(launcher)
     if isinstance(source, Cluster):
-        if given := _given(args, *_JOBS, "H", *_HOSTS):
+        if given := given_options(args, *_JOBS, "H", *_HOSTS):
             raise ValueError(
                 f"--from {launcher} gives all processes of the job. "
                 f"Received: also {', '.join(given)}. Leave one of them out."
@@ -101,21 +101,12 @@ def _tasks(args: argparse.Namespace, jobs: Jobs, own_task: Task | None) -> list[
     return tasks
 
 
-def _given(args: argparse.Namespace, *names: str) -> list[str]:
-    """Return the options among some that have a value."""
-    return [
-        f"-{name}" if name == "H" else "--" + name.replace("_", "-")
-        for name in names
-        if getattr(args, name)
-    ]
-
-
 def _workers(args: argparse.Namespace) -> tuple[str, ...]:
     """Return the addresses of the workers."""
     hosts = hosts_given(args)
     if hosts is not None:
         return _give_ports(hosts, args)
-    if given := _given(args, "port", "pick_ports"):
+    if given := given_options(args, "port", "pick_ports"):
         raise ValueError(
             "Ports are for -H and --hostfile, as addresses have ports of their own. "
             f"Received: {', '.join(given)}. Leave it out, or give -H."

@@ -10,7 +10,7 @@ from tfdist_cli.options import (
     add_command,
     add_options,
     add_program,
-    check_json,
+    check_outputs,
     print_figures,
     python_program,
 )
@@ -63,7 +63,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run `tfdist estimate`, and return the exit code."""
-    check_json(args.json)
+    check_outputs(args, "json")
     scenario = Scenario(
         python_program(args, "measured"),
         Link(args.latency, args.network),

@@ -170,21 +170,32 @@ def _check_order(args: argparse.Namespace) -> None:
             )
 
 
-def check_json(file: Path | None, option: str = "--json") -> None:
-    """Refuse an output file that cannot be written, before minutes of work."""
-    if file is None or file == TO_STDOUT:
-        return
-    if not file.parent.is_dir():
-        raise FileNotFoundError(
-            f"{option} must be a file in a folder that exists. "
-            f"Received: {file}. Make the folder {file.parent} first."
-        )
-    place = file if file.exists() else file.parent
-    if file.is_dir() or not os.access(place, os.W_OK):
-        raise PermissionError(
-            f"{option} must be a file that can be written. "
-            f"Received: {file}. Choose another place."
-        )
+def given_options(args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return those of some options that have a value, as {"--max-restarts": 3}."""
+    values = {name: getattr(args, name) for name in names}
+    return {
+        "-H" if name == "H" else "--" + name.replace("_", "-"): value
+        for name, value in values.items()
+        if value is not None and value is not False and value != []
+    }
+
+
+def check_outputs(args: argparse.Namespace, *names: str) -> None:
+    """Refuse output files that cannot be written, before minutes of work."""
+    for option, file in given_options(args, *names).items():
+        if file == TO_STDOUT:
+            continue
+        if not file.parent.is_dir():
+            raise FileNotFoundError(
+                f"{option} must be a file in a folder that exists. "
+                f"Received: {file}. Make the folder {file.parent} first."
+            )
+        place = file if file.exists() else file.parent
+        if file.is_dir() or not os.access(place, os.W_OK):
+            raise PermissionError(
+                f"{option} must be a file that can be written. "
+                f"Received: {file}. Choose another place."
+            )
 
 
 def print_figures(file: Path | None, figures: Any, table: str) -> None:

@@ -13,7 +13,7 @@ from tfdist_cli.options import (
     Commands,
     add_command,
     add_options,
-    check_json,
+    check_outputs,
     print_figures,
 )
 from tfdist_cli.table import format_table
@@ -81,9 +81,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run `tfdist report`, and return the exit code."""
-    check_json(args.json)
-    check_json(args.plot, "--plot")
-    check_json(args.html, "--html")
+    check_outputs(args, "json", "plot", "html")
     if args.html is not None or args.files[0].is_dir():
         return _report_job(args)
     report = scaling_report({str(file): read_run(file) for file in args.files})

@@ -25,12 +25,13 @@ from tfdist_cli.options import (
     add_command,
     add_options,
     add_program,
+    given_options,
     without_dashes,
 )
 from tfdist_cli.run_hosts import add_options_of_hosts, dry_lines, hosts_of
 from tfdist_cli.run_report import (
+    METRICS_OPTIONS,
     Metrics,
-    add_options_of_metrics,
     end_lines,
     metrics_variables,
     output_of,
@@ -159,7 +160,7 @@ def add_parser(commands: Commands) -> None:
     types = {"K=V": _variable}
     add_options(parser, _OPTIONS, types, max_restarts=0, collective="auto")
     add_options_of_hosts(parser)
-    add_options_of_metrics(parser)
+    add_options(parser, METRICS_OPTIONS)
     tuning = parser.add_argument_group(
         "tuning of Horovod",
         "Only with --collective horovod; what is left out is Horovod's default.",
@@ -261,14 +262,12 @@ def _remarks(args: argparse.Namespace, restarts: Restarts) -> list[str]:
 
 def _horovod_variables(args: argparse.Namespace) -> dict[str, str]:
     """Return Horovod's tuning as variables for all processes."""
-    values = {name: getattr(args, name) for name in TUNING_OPTIONS}
-    given = {name: v for name, v in values.items() if v is not None and v is not False}
-    variables = tuning_variables(given)
+    variables = tuning_variables(vars(args))
     if variables and args.collective != "horovod":
-        options = ", ".join("--" + name.replace("_", "-") for name in given)
+        given = ", ".join(given_options(args, *TUNING_OPTIONS))
         raise ValueError(
             "Horovod's tuning has no effect on other collectives. "
-            f"Received: {options}. Add --collective horovod, or leave it out."
+            f"Received: {given}. Add --collective horovod, or leave it out."
         )
     for name, value in args.env:
         if name in variables:

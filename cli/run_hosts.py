@@ -11,7 +11,13 @@ from tfdist.launching.job import Job, ProcessSpec
 from tfdist.launching.mpi import with_engine
 from tfdist.launching.plan import plan_here
 from tfdist.launching.runner import shell_lines
-from tfdist_cli.options import Parser, add_host_options, add_options, hosts_given
+from tfdist_cli.options import (
+    Parser,
+    add_host_options,
+    add_options,
+    given_options,
+    hosts_given,
+)
 from tfdist_cli.run_report import print_lines
 
 _REMARK = "# ports and cores are those of this machine: the hosts have not been asked"
@@ -48,13 +54,12 @@ def hosts_of(args: argparse.Namespace) -> Hosts | Pods | None:
         args.np = 1 if says_no_size else args.np
         return Pods(pods)
     if slots is None:
-        for option, value in (("--ssh", args.ssh), ("--python", args.python)):
-            if value is not None:
-                raise ValueError(
-                    f"{option} has no effect without hosts. "
-                    f"Received: {option} {value} without -H and --hostfile. "
-                    "Leave it out, or give the hosts, as in -H a:4,b:4."
-                )
+        for option, value in given_options(args, "ssh", "python").items():
+            raise ValueError(
+                f"{option} has no effect without hosts. "
+                f"Received: {option} {value} without -H and --hostfile. "
+                "Leave it out, or give the hosts, as in -H a:4,b:4."
+            )
         return None
     if says_no_size:
         args.np = sum(host.slots for host in slots)

@@ -10,11 +10,11 @@ from tfdist.launching.console import has_terminal, print_line
 from tfdist.launching.output import Output
 from tfdist.launching.restarts import Attempt, Restarts
 from tfdist.launching.result import RunResult
-from tfdist_cli.options import Parser, add_options, check_json
+from tfdist_cli.options import check_outputs
 
 # Longest excerpt of a line that is repeated after a failure, in characters.
 _LONGEST_SHOWN = 200
-_OPTIONS = {
+METRICS_OPTIONS = {
     "--metrics-json FILE": "append the metrics of each epoch as a line of JSON; the "
     "chief does it where fit has the callback tfdist.callbacks.Throughput",
     "--metrics-file FILE": "write those of the last epoch for Prometheus, to a file "
@@ -105,7 +105,7 @@ class Metrics:
     def __init__(self, args: argparse.Namespace, *, is_here: bool) -> None:
         files: list[Path] = []
         if is_here:
-            _check(args.metrics_json, args.metrics_file)
+            _check_files(args)
             files = [Path(name) for name in metrics_variables(args).values()]
         self._before = {file: _stamp(file) for file in files}
 
@@ -117,11 +117,6 @@ class Metrics:
         return [_NOT_WRITTEN.format(" and ".join(same))] if is_told else []
 
 
-def add_options_of_metrics(parser: Parser) -> None:
-    """Add the files of metrics."""
-    add_options(parser, _OPTIONS)
-
-
 def metrics_variables(args: argparse.Namespace) -> dict[str, str]:
     """Return the variables that name the files to the processes."""
     files = {
@@ -131,18 +126,18 @@ def metrics_variables(args: argparse.Namespace) -> dict[str, str]:
     return {name: str(file.absolute()) for name, file in files.items() if file}
 
 
-def _check(json: Path | None, prometheus: Path | None) -> None:
+def _check_files(args: argparse.Namespace) -> None:
     """Refuse files that cannot be written, before any work."""
-    check_json(json, "--metrics-json")
-    check_json(prometheus, "--metrics-file")
-    if prometheus is None:
+    check_outputs(args, "metrics_json", "metrics_file")
+    file: Path | None = args.metrics_file
+    if file is None:
         return
     # As root, even a device could be replaced.
-    is_special = prometheus.exists() and not prometheus.is_file()
-    if is_special or not os.access(prometheus.parent, os.W_OK):
+    is_special = file.exists() and not file.is_file()
+    if is_special or not os.access(file.parent, os.W_OK):
         raise PermissionError(
             "--metrics-file must be a file that can be replaced by a new one. "
-            f"Received: {prometheus}. Choose another place."
+            f"Received: {file}. Choose another place."
         )
 
 

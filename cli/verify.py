@@ -8,7 +8,7 @@ from tfdist_cli.options import (
     add_command,
     add_options,
     add_program,
-    check_json,
+    check_outputs,
     python_program,
 )
 from tfdist_cli.table import format_table
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         collective=args.collective,
         strategy=args.strategy,
     )
-    check_json(args.json)
+    check_outputs(args, "json")
     verdict = verify(
         orders, timeout_seconds=args.timeout, output_directory=args.output_dir
     )
