@@ -17,11 +17,7 @@ import tfdist
 from tfdist.cluster.detect import explain
 from tfdist.cluster.this_host import core_quota
 from tfdist.cluster.variables import relevant_variables
-from tfdist.horovod_build.installed import (
-    find_installed,
-    parts_in,
-    tensorflow_version,
-)
+from tfdist.horovod_build.installed import find_installed, parts_in, tensorflow_version
 from tfdist.launching.machine import available_cores
 from tfdist.launching.mpi import check_installed
 from tfdist_cli.config import facts_of, source_of, text_of

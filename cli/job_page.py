@@ -8,13 +8,7 @@ from html import escape
 from tfdist.recorder.job import JobRecord
 from tfdist.recorder.reader import clock
 from tfdist.recorder.step_times import verdict
-from tfdist_cli.plots import (
-    draw_logs,
-    draw_shares,
-    draw_time_line,
-    draw_times,
-    svg_of,
-)
+from tfdist_cli.plots import draw_logs, draw_shares, draw_time_line, draw_times, svg_of
 
 _NO_LOSS = (
     "No epoch with a finite loss has ended. Epochs are recorded when ranks train with "

@@ -1,7 +1,6 @@
 """`tfdist run`: running a program as several processes."""
 
 import argparse
-import os
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from tfdist_cli.options import (
     add_command,
     add_options,
     add_program,
+    check_outputs,
     given_options,
     without_dashes,
 )
@@ -165,7 +165,7 @@ def add_parser(commands: Commands) -> None:
         "tuning of Horovod",
         "Only with --collective horovod; what is left out is Horovod's default.",
     )
-    add_options(tuning, _TUNING, {"MS": float, "FILE": _new_file})
+    add_options(tuning, _TUNING, {"MS": float, "FILE": _absolute})
     add_program(parser, "what to run; all that follows it belongs to it")
 
 
@@ -262,6 +262,7 @@ def _remarks(args: argparse.Namespace, restarts: Restarts) -> list[str]:
 
 def _horovod_variables(args: argparse.Namespace) -> dict[str, str]:
     """Return Horovod's tuning as variables for all processes."""
+    check_outputs(args, "timeline", "autotune_log_file")
     variables = tuning_variables(vars(args))
     if variables and args.collective != "horovod":
         given = ", ".join(given_options(args, *TUNING_OPTIONS))
@@ -278,15 +279,9 @@ def _horovod_variables(args: argparse.Namespace) -> dict[str, str]:
     return variables
 
 
-def _new_file(text: str) -> str:
-    """Parse a file that Horovod can write, as an absolute path."""
-    path = Path(text).absolute()
-    if not text or path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(
-            "it must be a file in a folder that can be written. "
-            f"Received: {text!r}. Make the folder first, or choose another place"
-        )
-    return str(path)
+def _absolute(text: str) -> Path:
+    """Parse a file, which Horovod needs as an absolute path."""
+    return Path(text).absolute()
 
 
 def _variable(text: str) -> tuple[str, str]:

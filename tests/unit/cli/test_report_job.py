@@ -10,12 +10,7 @@ import pytest
 from tfdist.cluster.launcher import Launcher
 from tfdist.recorder.job import End, note_end, read_job
 from tfdist.recorder.ring import RING_BYTES, ROW, Flight, create_file
-from tfdist_cli.plots import (
-    draw_logs,
-    draw_shares,
-    draw_time_line,
-    draw_times,
-)
+from tfdist_cli.plots import draw_logs, draw_shares, draw_time_line, draw_times
 
 HOSTILE = '</p></svg><script src="https://a/b.js">alert(1)</script><img src=x>$\\frac{'
 FAULT = "rank 1 was killed by SIGKILL after 2.0 s."

@@ -146,7 +146,7 @@ def test_all_after_the_command_belongs_to_it(launcher, words, command):
             "-np 2 --cycle-time-ms 0 --autotune train.py",
             "--cycle-time-ms, --autotune. ",
         ),
-        ("-np 2 --timeline no/a.json train.py", "in a folder .* Received: 'no/a.json'"),
+        ("-np 2 --timeline no/a.json train.py", "--timeline must be a file in"),
     ],
 )
 def test_errors_before_anything_starts(launcher, arguments, error, refusal):
