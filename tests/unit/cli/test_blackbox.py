@@ -7,7 +7,6 @@ import pytest
 
 from tfdist.cluster.launcher import Launcher
 from tfdist.recorder.ring import RING_BYTES, Flight, create_file
-from tfdist_cli.main import main
 
 
 @pytest.fixture
@@ -27,10 +26,9 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_sentence_and_a_table(folder, capsys):
-    assert main(["blackbox", str(folder)]) == 0
+def test_a_sentence_and_a_table(folder, printed):
+    text = " ".join(printed("blackbox", str(folder)).split())
 
-    text = " ".join(capsys.readouterr().out.split())
     assert text.startswith(
         "rank 1 has not begun the exchange of logs, which rank 0 left"
     )
@@ -41,16 +39,12 @@ def test_a_sentence_and_a_table(folder, capsys):
     assert text.count("| the exchange of logs | 1,500 |") == 5
 
 
-def test_json(folder, capsys):
-    assert main(["blackbox", str(folder), "--json"]) == 0
+def test_json(folder, printed):
+    figures = json.loads(printed("blackbox", str(folder), "--json"))
 
-    figures = json.loads(capsys.readouterr().out)
     assert figures["sentence"].startswith("rank 1 has not begun")
     assert [len(entries) for entries in figures["records"].values()] == [3, 2]
 
 
-def test_a_folder_that_is_not_there(tmp_path, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["blackbox", str(tmp_path / "missing")])
-
-    assert "DIR must be a folder. Received: " in capsys.readouterr().err
+def test_a_folder_that_is_not_there(refusal):
+    assert "DIR must be a folder. Received: missing." in refusal("blackbox", "missing")

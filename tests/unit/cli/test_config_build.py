@@ -213,7 +213,6 @@ def test_a_rank_with_hosts(build, variables_of, variables, options, task):
     [
         ("--workers a:1 --index=-1", "argument --index: it must be .* Received: -1. C"),
         ("--workers a:1,A:1 --index 0", r"cluster.worker\[1\] has the same address as"),
-        ("--hostfile given -H b", "argument -H: not allowed with argument --hostfile"),
         ("-H a --port-range 5001-5000", "argument --port/--port-range: .* 5001-5000. "),
         (
             "-H a:3 --index 0 --port-range 5000-5001",

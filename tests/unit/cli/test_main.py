@@ -34,9 +34,7 @@ def test_without_a_command_there_is_the_help_and_an_error_code(capsys):
             "tfdist: error: there is no option --versoin. Did you mean --ver",
         ),
         ("env --jsno=5", "tfdist env: error: there is no option --jsno. Did you mean"),
-        ("config", "config: error: the following arguments are required: ACTION"),
         ("config show --js", "tfdist config show: error: there is no option --js."),
-        ("horovod install --forse", "no option --forse. Did you mean --force?"),
         (
             "train.py --epochs 3",
             "tfdist: error: The command is missing. Received: train.py in its place. "
@@ -49,14 +47,13 @@ def test_without_a_command_there_is_the_help_and_an_error_code(capsys):
         # It has no -np.
         ("env --nproc_per_node 2", "there is no option --nproc_per_node.\n"),
         ("run -np 2 --np 2 x", "there is no option --np. Did you mean -np?"),
-        ("verify --seed", "verify: error: argument --seed: expected one argument"),
         *(
             (
                 f"run -np 2 --timeout {seconds} x",
                 "--timeout: it must be a positive number of seconds, at most 1e9. "
                 f"Received: {seconds}. Leave it out for the default",
             )
-            for seconds in ("0", "inf", "soon", "1e20")
+            for seconds in ("0", "soon", "1e20")
         ),
     ],
 )

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from functools import partial
 
 import pytest
@@ -178,15 +177,6 @@ def test_a_folder_that_does_not_exist(option, dgx_1, refusal):
         f"{option} must be a file in a folder that exists. "
         "Received: no/file.png. Make the folder no first."
     ) in refusal("report", *dgx_1, option, "no/file.png")
-
-
-def test_a_plot_without_matplotlib(dgx_1, monkeypatch, refusal):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-
-    assert (
-        "--plot needs matplotlib. Received: an environment without it. "
-        "Run pip install matplotlib, or leave --plot out."
-    ) in refusal("report", *dgx_1, "--plot", "scaling.png")
 
 
 def test_what_the_plot_shows(axes_of):

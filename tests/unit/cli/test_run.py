@@ -323,13 +323,6 @@ def test_ctrl_c_before_a_process_has_started(launcher, capsys):
     assert capsys.readouterr().err == "tfdist run: interrupted\n"
 
 
-def test_a_library_that_is_missing(launcher, refusal):
-    launcher.result = ImportError("A Horovod job needs Horovod.")
-
-    message = refusal("run", "-np", "1", "--collective", "horovod", "true")
-    assert message.startswith("tfdist run: error: A Horovod job needs Horovod.")
-
-
 @pytest.fixture
 def said(capsys):
     """Return the function that reports the end of a job of some starts."""
