@@ -42,9 +42,10 @@ def build_parser(names: Iterable[str] = _COMMANDS) -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
+    names = [word for word in words[:1] if word in _COMMANDS]
     program = "tfdist"
     try:
-        parser = build_parser({*words[:1]} & {*_COMMANDS} or _COMMANDS)
+        parser = build_parser(names or _COMMANDS)
         _check_command(parser, words)
         args, unknown = parser.parse_known_args(words)
         program = args.parser.prog
