@@ -62,14 +62,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     """Run a command; print what it refuses, or why it has failed."""
+    parser: Parser = args.parser
     try:
         exit_code: int = args.func(args)
-        return exit_code
     except Failure as error:
-        print(f"{args.parser.prog}: {error}", file=sys.stderr)
+        print(f"{parser.prog}: {error}", file=sys.stderr)
         return error.exit_code
     except (ImportError, OSError, ValueError) as error:
-        args.parser.error(str(error))
+        parser.error(str(error))
+    return exit_code
 
 
 def _check_command(parser: Parser, words: Sequence[str]) -> None:
