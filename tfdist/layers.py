@@ -120,8 +120,7 @@ class DynamicEmbedding(keras.layers.Layer):
         Returns:
             The number, over all servers.
         """
-        count: int = self._rows._value.table.size()
-        return count
+        return self._rows._value.table.size()
 
     def export(self) -> tuple[Any, Any]:
         """Return ids and a plain layer with their rows, to be served without tfdist.

@@ -108,7 +108,4 @@ class EpochLine(keras.callbacks.Callback):
 
 def _of_strategy(model: keras.Model) -> Collective | None:
     """Return the collective of a model's strategy, if it has one."""
-    collective: Collective | None = getattr(
-        model.distribute_strategy, "collective", None
-    )
-    return collective
+    return getattr(model.distribute_strategy, "collective", None)

@@ -238,8 +238,7 @@ def _rate_of(optimizer: Any, model: keras.Model) -> Rate:
 
 def _kept_rate_of(optimizer: Any) -> Rate | None:
     """Return the `Rate` that an optimizer holds, if any."""
-    kept: Rate | None = vars(optimizer).get(_ATTRIBUTE)
-    return kept
+    return vars(optimizer).get(_ATTRIBUTE)
 
 
 def _is_number(optimizer: Any) -> bool:

@@ -80,8 +80,7 @@ class Transfers:
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Gather a small value from all ranks, each of which has answered."""
-        values: list[Any] = self._comm.allgather(value)
-        return values
+        return self._comm.allgather(value)
 
     def finalize(self) -> None:
         """End MPI, which waits for all ranks."""

@@ -105,8 +105,7 @@ def current_worker() -> int:
     """Return the index of the worker that the current thread dispatches to."""
     # Deletable with `schedule`.
     context = _coordinator_context.get_current_dispatch_context()
-    index: int = context.worker_index
-    return index
+    return context.worker_index
 
 
 def may_be_retried(error: Exception) -> bool:

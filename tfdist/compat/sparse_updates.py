@@ -53,10 +53,7 @@ def outside_of_xla() -> AbstractContextManager[None]:
     """Return a scope whose operations XLA does not compile."""
     if tf.executing_eagerly():
         return nullcontext()
-    scope: AbstractContextManager[None] = tf.xla.experimental.jit_scope(
-        compile_ops=False
-    )
-    return scope
+    return tf.xla.experimental.jit_scope(compile_ops=False)
 
 
 def has_copies_on_gpus(optimizer: Any) -> bool:

@@ -206,8 +206,7 @@ def has_cache(dataset: tf.data.Dataset) -> bool:
 def global_seed() -> int | None:
     """Return the seed of `tf.random.set_seed`, None if there is none."""
     # Deletable when `tf.random` can tell.
-    seed: int | None = _context.global_seed()
-    return seed
+    return _context.global_seed()
 
 
 def cluster_resolver(cluster: Cluster) -> Any:

@@ -84,7 +84,7 @@ class SimulatedRanks:
         answer = self._answers[self.rank].get()
         if isinstance(answer, OutOfStep):
             raise answer
-        return answer  # type: ignore[no-any-return]
+        return answer
 
     def _live(self, rank: int, function: Callable[[int], Any]) -> None:
         """Run a function as a rank."""

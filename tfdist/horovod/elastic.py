@@ -76,8 +76,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
         with failures_of_peers():
             return func(state, *args, **kwargs)
 
-    recovering: Callable[..., Any] = run_fn(call, _join_again)
-    return recovering
+    return run_fn(call, _join_again)
 
 
 class TensorFlowState(ObjectState):

@@ -138,10 +138,9 @@ class Reduction:
         number = process_set.process_set_id
         is_included = tf.equal(native.process_set_included_op(number), 1)
         has_others = tf.logical_and(is_included, native.size_op(number) > 1)
-        results: list[Any] = tf.cond(
+        return tf.cond(
             has_others, lambda: self._reduce(gradients, plan), lambda: gradients
         )
-        return results
 
     def _reduce(self, gradients: list[Any], plan: Sequence[Sequence[int]]) -> list[Any]:
         """Add the operations to the graph, or run them in one function if eager."""

@@ -113,5 +113,4 @@ def tensorflow_variable(variable: Any) -> Any:
 
 def key_of(variable: Any) -> Hashable:
     """Return a hashable key, equal for a Keras variable and its TensorFlow variable."""
-    key: Hashable = tensorflow_variable(variable).ref()
-    return key
+    return tensorflow_variable(variable).ref()

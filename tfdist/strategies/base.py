@@ -27,8 +27,7 @@ class StepRunner(tf.distribute.Strategy):
     @property
     def collective(self) -> Collective:
         """The collective of the processes."""
-        collective: Collective = self.extended.collective
-        return collective
+        return self.extended.collective
 
     @property
     def can_compile(self) -> bool:

@@ -90,8 +90,7 @@ class RankFits:
         if not any(restores for restores, _ in by_rank):
             return epoch
         self.synchronize(trainer)
-        first: int | None = by_rank[0][1]
-        return first
+        return by_rank[0][1]
 
     def callbacks_called(self, trainer: Any, event: str) -> None:
         """Agree on the decisions of callbacks after an event of theirs."""

@@ -86,10 +86,7 @@ class Step(Traced):
         wanted = self.trainer is not None and self.trainer.jit_compile
         if not wanted or tf.executing_eagerly():
             return nullcontext()
-        scope: AbstractContextManager[Any] = tf.xla.experimental.jit_scope(
-            separate_compiled_gradients=True
-        )
-        return scope
+        return tf.xla.experimental.jit_scope(separate_compiled_gradients=True)
 
     def has_sparse_data(self) -> bool:
         """Return whether the inputs contain a `tf.SparseTensor`."""

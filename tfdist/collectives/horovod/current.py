@@ -42,8 +42,7 @@ def collective_of(process_set: Any) -> Collective:
 
         seconds = Launcher().stall_timeout(TIMEOUT_SECONDS)
         HorovodCollective(process_set, timeout_seconds=seconds)
-    collective: Collective = process_set.tfdist_collective
-    return collective
+    return process_set.tfdist_collective
 
 
 def _started() -> Any:

@@ -210,8 +210,7 @@ class KerasHooks(InputHooks, StepHooks, GradientHooks, FitHooks, Protocol):
 def any_hooks_of(strategy: Any) -> KerasHooks | None:
     """Return the hooks of a tfdist strategy, None for any other strategy or none."""
     extended = getattr(strategy, "extended", None)
-    hooks: KerasHooks | None = getattr(extended, "keras_hooks", None)
-    return hooks
+    return getattr(extended, "keras_hooks", None)
 
 
 def hooks_of(strategy: Any) -> KerasHooks | None:

@@ -11,8 +11,7 @@ class OwnDecayOptimizer(keras.optimizers.Optimizer):
 
     def index_of(self, variable: Any) -> int:
         """Return the index of a variable in the optimizer's list."""
-        index: int = self._get_variable_index(variable)
-        return index
+        return self._get_variable_index(variable)
 
     def is_decayed(self, variable: Any) -> bool:
         """Return whether a variable has weight decay."""

@@ -90,8 +90,7 @@ def global_seed_state() -> list[int] | None:
     generator: Any = get_global_attribute("global_seed_generator")
     if generator is None:
         return None
-    state: list[int] = generator.state.numpy().tolist()
-    return state
+    return generator.state.numpy().tolist()
 
 
 def set_global_seed_state(state: list[int]) -> None:

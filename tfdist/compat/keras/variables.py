@@ -273,5 +273,4 @@ def _is_constant(initializer: Any) -> bool:
 
 def _elements_of(shape: Sequence[int]) -> int:
     """Return the number of elements of a shape."""
-    elements: int = tf.TensorShape(shape).num_elements()
-    return elements
+    return tf.TensorShape(shape).num_elements()

@@ -167,8 +167,7 @@ def _dumps(value: object) -> bytes:
     # Not above, where sys.path is not yet that of the parent.
     import cloudpickle
 
-    pickled: bytes = cloudpickle.dumps(value)
-    return pickled
+    return cloudpickle.dumps(value)
 
 
 def _leave(file: Path, *, value: Any = None, error: Error | None = None) -> None:

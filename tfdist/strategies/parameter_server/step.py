@@ -343,8 +343,7 @@ class StepLogs:
         """Return the structure with metric results and an array of other numbers."""
         rest, others = iter(results), iter(numbers.tolist())
         leaves = [next(others if source is None else rest) for source in self._sources]
-        logs: dict[str, Any] = tf.nest.pack_sequence_as(self._structure, leaves)
-        return logs
+        return tf.nest.pack_sequence_as(self._structure, leaves)
 
     def _number(self, leaf: Any, noted: list[Any]) -> tf.Tensor:
         """Return a leaf as float64, or raise `ValueError`."""

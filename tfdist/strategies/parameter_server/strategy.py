@@ -125,8 +125,7 @@ class ParameterServerStrategy(tf.distribute.ParameterServerStrategy):
     @property
     def placement(self) -> Placement:
         """The server of each variable; `print` shows it."""
-        placement: Placement = self.extended.placement
-        return placement
+        return self.extended.placement
 
     def staleness(self) -> dict[int, int]:
         """Return a histogram of the staleness of all updates.
