@@ -254,9 +254,7 @@ class Throughput(keras.callbacks.Callback):
         figures = {f"{unit}_per_second": rate * count for unit, count in units.items()}
         alone = self.alone_examples_per_second
         if alone is not None:
-            figures["scaling_efficiency"] = (
-                efficiency(rate, alone, self._processes) if rate > 0 else math.nan
-            )
+            figures["scaling_efficiency"] = efficiency(rate, alone, self._processes)
         return {name: float(f"{figure:.3g}") for name, figure in figures.items()}
 
 
