@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compat.dynamic_tables import TableIds, TableInitializer
-from tfdist.compat.keras import install
+from tfdist.compat.keras.install import install
 from tfdist.compat.keras.pure_step import look_up_dynamic
 
 __all__ = ["DynamicEmbedding"]

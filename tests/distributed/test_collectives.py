@@ -40,7 +40,7 @@ def connect(**options):
         from tfdist.collectives.mpi import MPICollective
 
         return MPICollective(**options)
-    from tfdist.collectives import TensorFlowCollective
+    from tfdist.collectives.tensorflow import TensorFlowCollective
 
     return TensorFlowCollective(detect(), **options)
 

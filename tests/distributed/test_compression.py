@@ -93,7 +93,7 @@ def types_sent(collective, name):
     import tensorflow as tf
 
     from tfdist.compat.keras.hooks import GradientPlan
-    from tfdist.gradients import GradientReducer
+    from tfdist.gradients.reducer import GradientReducer
 
     reducer = GradientReducer(collective, compression=name)
     double = tf.zeros([2], tf.float64)
@@ -114,7 +114,7 @@ def reduced(collective, name):
     import tensorflow as tf
 
     from tfdist.compat.keras.hooks import GradientPlan
-    from tfdist.gradients import GradientReducer
+    from tfdist.gradients.reducer import GradientReducer
 
     rank = collective.rank
     random = tf.random.stateless_normal([100_000], [rank, 7])

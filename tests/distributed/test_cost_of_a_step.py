@@ -14,7 +14,7 @@ ONES = np.ones((24, 4), "float32")
 
 def two_alike():
     """Return two ranks, of which the other has what this one has; it notes calls."""
-    from tfdist.collectives import Collective
+    from tfdist.collectives.base import Collective
 
     class TwoAlike(Collective):
         rank, size = 0, 2

@@ -111,7 +111,7 @@ class InMemoryMethods:
 
 def make_collective(rank, meeting):
     """Return one rank's collective; the import of TensorFlow waits until here."""
-    from tfdist.collectives import Collective
+    from tfdist.collectives.base import Collective
 
     class InMemoryCollective(InMemoryMethods, Collective):
         pass

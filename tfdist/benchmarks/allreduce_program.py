@@ -16,7 +16,8 @@ from tfdist.benchmarks.processes import run_program
 from tfdist.benchmarks.turns import Turn
 from tfdist.cluster import detect
 from tfdist.cluster.address import split_address
-from tfdist.collectives import Collective, TensorFlowCollective
+from tfdist.collectives.base import Collective
+from tfdist.collectives.tensorflow import TensorFlowCollective
 from tfdist.devices import pin
 from tfdist.scaling.laws import bus_bandwidth
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tfdist.callbacks.ranks import collective_of, is_chief_of
-from tfdist.compat.keras import install
+from tfdist.compat.keras.install import install
 from tfdist.compat.keras.saving import CheckpointOfChief, strays_of
 
 

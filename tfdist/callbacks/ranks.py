@@ -7,11 +7,12 @@ import keras
 import tensorflow as tf
 
 from tfdist.cluster.detect import detect_membership
-from tfdist.collectives import Collective, SingleCollective
+from tfdist.collectives.base import Collective
 from tfdist.collectives.horovod.current import started_collective, started_rank
+from tfdist.collectives.single import SingleCollective
 from tfdist.compat.user_warnings import warn_user
 from tfdist.recorder.step_times import StepTimes, steady_times
-from tfdist.strategies.parameter_server import ParameterServerStrategy
+from tfdist.strategies.parameter_server.strategy import ParameterServerStrategy
 
 
 def collective_of(model: keras.Model) -> Collective:

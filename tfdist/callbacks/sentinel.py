@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfdist.callbacks.backup.state import is_part
 from tfdist.callbacks.ranks import collective_of, servers_of
-from tfdist.collectives import Collective
+from tfdist.collectives.base import Collective
 from tfdist.compat.keras.layers import weights_of
 from tfdist.compat.keras.learning_rates import state_of_losses, variables_of
 from tfdist.compat.owned_variables import owner_of

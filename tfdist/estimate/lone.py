@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.collectives import FusingCollective
+from tfdist.collectives.base import FusingCollective
 from tfdist.collectives.wire_format import TypedCollective
 from tfdist.recorder.graph import Recorder
 

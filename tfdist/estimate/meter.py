@@ -16,7 +16,8 @@ import tensorflow as tf
 
 from tfdist.benchmarks.processes import run_program
 from tfdist.benchmarks.turns import Turn
-from tfdist.collectives import Collective, SingleCollective
+from tfdist.collectives.base import Collective
+from tfdist.collectives.single import SingleCollective
 from tfdist.compat.keras.install import install_for_observers
 from tfdist.compat.patching import holding
 from tfdist.data.sharding import Shard, rows_of

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.collectives import Collective
+from tfdist.collectives.base import Collective
 from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.gradients.compression import POWERSGD_RANKS
 from tfdist.gradients.reducer import GradientReducer

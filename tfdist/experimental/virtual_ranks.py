@@ -6,15 +6,14 @@ from typing import Any, NamedTuple, NoReturn
 
 import tensorflow as tf
 
-from tfdist.collectives import Collective
-from tfdist.collectives.base import name_in_graph
+from tfdist.collectives.base import Collective, name_in_graph
 from tfdist.collectives.ops import SPREAD
 from tfdist.compat.keras.compile_checks import normalizing_layers
 from tfdist.compat.keras.hooks import GradientPlan, any_hooks_of_model
 from tfdist.compat.patching import holding
 from tfdist.compat.tensorflow import global_seed, has_started
 from tfdist.data.sharding import Shard, part_of, shard_of, share
-from tfdist.gradients import TreeReducer, sum_parts
+from tfdist.gradients.tree import TreeReducer, sum_parts
 from tfdist.training.hooks import StrategyKerasHooks
 from tfdist.training.metrics import MetricsOfRanks, is_custom
 from tfdist.training.step import Step, current_graph

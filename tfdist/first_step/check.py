@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfdist.cluster import facts
 from tfdist.cluster.model import Membership, Place
-from tfdist.collectives import Collective
+from tfdist.collectives.base import Collective
 from tfdist.compat.owned_variables import owner_of
 from tfdist.compat.undo import random_states, set_random_states, undone
 from tfdist.first_step.comparison import (

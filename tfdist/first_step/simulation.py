@@ -8,11 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.collectives import Collective
-from tfdist.collectives.base import to_tensor
+from tfdist.collectives.base import Collective, to_tensor
 from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.compat.undo import Assignments, random_states, set_random_states
-from tfdist.gradients import GradientReducer
+from tfdist.gradients.reducer import GradientReducer
 from tfdist.gradients.sparse import kind_of
 from tfdist.training.hooks import StrategyKerasHooks
 

@@ -10,7 +10,7 @@ from tfdist.cluster.detect import detect_membership, is_elastic
 from tfdist.cluster.ownership import take_rank
 from tfdist.collectives.base import Collective
 from tfdist.collectives.horovod.current import collective_of
-from tfdist.compat.keras import install
+from tfdist.compat.keras.install import install
 from tfdist.horovod.keras_2 import accept_names_of_keras_2
 
 try:

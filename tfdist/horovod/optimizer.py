@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from tfdist.compat.keras import install
+from tfdist.compat.keras.install import install
 from tfdist.compat.keras.own_reduction import (
     optimizers_in,
     reduces_by_itself,

@@ -5,7 +5,8 @@ from typing import Any, Unpack
 
 import keras
 
-from tfdist.compat.keras import apply_reduced, install
+from tfdist.compat.keras.install import install
+from tfdist.compat.keras.optimizer import apply_reduced
 from tfdist.mixed_precision.scale_rule import (
     GROWTH_STEPS,
     LossScaleOptions,

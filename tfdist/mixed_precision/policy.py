@@ -4,7 +4,8 @@ from typing import Any
 
 import keras
 
-from tfdist.compat.keras import current_scale, install
+from tfdist.compat.keras.install import install
+from tfdist.compat.keras.optimizer import current_scale
 
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 

@@ -10,7 +10,7 @@ from tfdist.strategies.builtin import (
     TPUStrategy,
 )
 from tfdist.strategies.horovod import HorovodStrategy
-from tfdist.strategies.parameter_server import ParameterServerStrategy
+from tfdist.strategies.parameter_server.strategy import ParameterServerStrategy
 from tfdist.strategies.registry import create
 
 __all__ = [

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tfdist.cluster.launcher import start_timeout
-from tfdist.collectives import Collective, FusingCollective
+from tfdist.collectives.base import Collective, FusingCollective
 from tfdist.experimental.powersgd import PowerSGDReducer
 from tfdist.experimental.virtual_ranks import (
     Arithmetic,
@@ -15,16 +15,12 @@ from tfdist.experimental.virtual_ranks import (
     check_virtual_ranks,
     fix_threads,
 )
-from tfdist.first_step import check_choice
-from tfdist.gradients import (
-    POWERSGD_RANKS,
-    GradientReducer,
-    HorovodReducer,
-    TreeReducer,
-    check_bucket_bytes,
-    check_compression,
-    check_horovod_options,
-)
+from tfdist.first_step.check import check_choice
+from tfdist.gradients.buckets import check_bucket_bytes
+from tfdist.gradients.compression import POWERSGD_RANKS, check_compression
+from tfdist.gradients.horovod import HorovodReducer, check_horovod_options
+from tfdist.gradients.reducer import GradientReducer
+from tfdist.gradients.tree import TreeReducer
 from tfdist.observing import current_observer
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS
 from tfdist.sharding.owners import WeightOwners

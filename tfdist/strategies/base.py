@@ -6,15 +6,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.collectives import Collective
-from tfdist.collectives.base import check_options, name_in_graph
-from tfdist.compat.keras import install
+from tfdist.collectives.base import Collective, check_options, name_in_graph
 from tfdist.compat.keras.hooks import hooks_of
+from tfdist.compat.keras.install import install
 from tfdist.compat.patching import holding
 from tfdist.compat.random_pipelines import draw_alike, drawing_apart
 from tfdist.compat.sparse_updates import sum_segments_in_order
 from tfdist.data.sharding import Shard
-from tfdist.first_step import FirstStepCheck, check_choice
+from tfdist.first_step.check import FirstStepCheck, check_choice
 from tfdist.observing import current_observer
 from tfdist.training.hooks import StrategyKerasHooks
 from tfdist.training.state import agree_on_seeds

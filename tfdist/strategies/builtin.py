@@ -7,15 +7,21 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster.detect import detect
-from tfdist.collectives import Collective, SingleCollective, TensorFlowCollective
+from tfdist.collectives.base import Collective
+from tfdist.collectives.single import SingleCollective
+from tfdist.collectives.tensorflow import TensorFlowCollective
 from tfdist.compat import mirrored as compat
-from tfdist.compat.keras import install, options_done_wrong
+from tfdist.compat.keras.compile_checks import options_done_wrong
+from tfdist.compat.keras.install import install
 from tfdist.compat.tensorflow import cluster_resolver as resolver_of
-from tfdist.first_step import check_choice
-from tfdist.gradients import GradientReducer
+from tfdist.first_step.check import check_choice
+from tfdist.gradients.reducer import GradientReducer
 from tfdist.strategies.base import StepRunner
 from tfdist.strategies.connecting import check_trains, cluster_of, connect
-from tfdist.strategies.mirrored import CentralStorageExtended, MirroredReplicasExtended
+from tfdist.strategies.mirrored.extended import (
+    CentralStorageExtended,
+    MirroredReplicasExtended,
+)
 from tfdist.strategies.process_replica import ProcessReplicaExtended
 
 

@@ -10,8 +10,10 @@ import tensorflow as tf
 
 from tfdist.cluster.detect import detect, detect_membership, explain
 from tfdist.cluster.model import Cluster, Membership
-from tfdist.collectives import Collective, SingleCollective, TensorFlowCollective
+from tfdist.collectives.base import Collective
 from tfdist.collectives.horovod.current import started_rank
+from tfdist.collectives.single import SingleCollective
+from tfdist.collectives.tensorflow import TensorFlowCollective
 from tfdist.compat.tensorflow import check_not_started, has_started
 from tfdist.devices import pin
 from tfdist.observing import current_observer

@@ -2,15 +2,12 @@
 
 from typing import Any
 
-from tfdist.collectives import FusingCollective
-from tfdist.first_step import check_choice
-from tfdist.gradients import (
-    GradientReducer,
-    Groups,
-    HorovodReducer,
-    check_compression,
-    check_horovod_options,
-)
+from tfdist.collectives.base import FusingCollective
+from tfdist.first_step.check import check_choice
+from tfdist.gradients.buckets import Groups
+from tfdist.gradients.compression import check_compression
+from tfdist.gradients.horovod import HorovodReducer, check_horovod_options
+from tfdist.gradients.reducer import GradientReducer
 from tfdist.rendezvous.roll_call import TIMEOUT_SECONDS
 from tfdist.strategies.allreduce import AllReduceStrategy, checked_timeouts
 from tfdist.strategies.connecting import connect_horovod

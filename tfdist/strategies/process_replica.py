@@ -4,11 +4,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.collectives import Collective
-from tfdist.collectives.base import check_options, name_in_graph
+from tfdist.collectives.base import Collective, check_options, name_in_graph
 from tfdist.compat.tensorflow import StrategyExtended, UpdateContext, local_devices
 from tfdist.data.sharding import mark
-from tfdist.gradients import GradientReducer
+from tfdist.gradients.reducer import GradientReducer
 from tfdist.sharding.owners import WeightOwners
 from tfdist.strategies.base import CollectiveExtended
 from tfdist.training.hooks import StrategyKerasHooks

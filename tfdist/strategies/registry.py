@@ -15,7 +15,7 @@ from tfdist.strategies.builtin import (
     TPUStrategy,
 )
 from tfdist.strategies.horovod import HorovodStrategy
-from tfdist.strategies.parameter_server import ParameterServerStrategy
+from tfdist.strategies.parameter_server.strategy import ParameterServerStrategy
 
 STRATEGIES: dict[str, Callable[..., Any]] = {
     "all_reduce": AllReduceStrategy,

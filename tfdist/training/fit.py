@@ -9,8 +9,7 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 import tensorflow as tf
 
 from tfdist.cluster.detect import LateTFConfig
-from tfdist.collectives import Collective
-from tfdist.collectives.base import check_root_rank
+from tfdist.collectives.base import Collective, check_root_rank
 from tfdist.compat.keras.compile_checks import caveats, check_stateless
 from tfdist.compat.keras.learning_rates import learning_rate_variables
 from tfdist.compat.user_warnings import warn_user

@@ -6,12 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.collectives import Collective
-from tfdist.collectives.base import map_values, name_in_graph, to_tensor
+from tfdist.collectives.base import Collective, map_values, name_in_graph, to_tensor
 from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.compat.owned_variables import DividedTable
 from tfdist.compat.patching import holding
-from tfdist.gradients import GradientReducer, weigh, with_sums_dense
+from tfdist.gradients.reducer import GradientReducer, weigh
+from tfdist.gradients.sparse import with_sums_dense
 from tfdist.training.state import NotedState
 from tfdist.training.step import LoopStep, Step
 from tfdist.training.step_numbers import StepNumbers

@@ -7,18 +7,16 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.collectives import Collective
-from tfdist.collectives.base import name_in_graph
+from tfdist.collectives.base import Collective, name_in_graph
 from tfdist.collectives.ops import SPREAD
-from tfdist.compat.keras import KerasHooks
-from tfdist.compat.keras.hooks import StepHooks
+from tfdist.compat.keras.hooks import KerasHooks, StepHooks
 from tfdist.compat.keras.learning_rates import accumulates
 from tfdist.compat.keras.losses_and_metrics import Noted, noted_results
 from tfdist.compat.keras.variables import note_raw
 from tfdist.compat.patching import holding
 from tfdist.compat.user_warnings import warn_user
 from tfdist.data.sharding import Shard, of_any_length, shard_of
-from tfdist.gradients import GradientReducer
+from tfdist.gradients.reducer import GradientReducer
 from tfdist.mixed_precision import LossScaleOptimizer
 from tfdist.recorder.ring import StepKind
 from tfdist.training.fit import RankFits

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster.launcher import Launcher
-from tfdist.collectives import Collective
+from tfdist.collectives.base import Collective
 from tfdist.compat.keras.input import (
     Given,
     agree_on_batches,

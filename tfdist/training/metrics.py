@@ -9,8 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfdist.collectives import Collective
-from tfdist.collectives.base import name_in_graph
+from tfdist.collectives.base import Collective, name_in_graph
 from tfdist.compat.keras.losses_and_metrics import Noted
 from tfdist.compat.mirrored import value_here
 from tfdist.data.sharding import Shard, has_rows, rows_of

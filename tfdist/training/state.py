@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import numpy as np
 import tensorflow as tf
 
-from tfdist.collectives import Collective
+from tfdist.collectives.base import Collective
 from tfdist.compat.keras.layers import weights_of
 from tfdist.compat.keras.learning_rates import accumulates, variables_of
 from tfdist.compat.keras.positions import (
@@ -25,7 +25,7 @@ from tfdist.compat.keras.positions import (
 from tfdist.compat.keras.variables import raw_variables_of
 from tfdist.compat.mirrored import assign_here, value_here, values_here
 from tfdist.compat.owned_variables import owner_of
-from tfdist.gradients import plan_buckets
+from tfdist.gradients.buckets import plan_buckets
 from tfdist.training.step import Step, is_weight, state_of_layers
 
 # A broadcast takes twice its size in memory.

@@ -7,8 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.collectives import Collective
-from tfdist.collectives.base import check_options, name_in_graph, to_tensor
+from tfdist.collectives.base import Collective, check_options, name_in_graph, to_tensor
 from tfdist.compat.keras.layers import is_normalized
 from tfdist.compat.keras.learning_rates import accumulates, state_of_losses
 from tfdist.compat.keras.variables import raw_variables_of
@@ -17,7 +16,7 @@ from tfdist.compat.origins import needs_data
 from tfdist.compat.owned_variables import owner_of
 from tfdist.compat.tensorflow import is_in_branch_of, number_of
 from tfdist.data.sharding import Shard, has_rows, rows_of
-from tfdist.gradients import weigh
+from tfdist.gradients.reducer import weigh
 
 
 class Traced:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfdist.cluster.detect import detect_membership
 from tfdist.cluster.model import Membership, Place
-from tfdist.collectives import SingleCollective
+from tfdist.collectives.single import SingleCollective
 from tfdist.data.sharding import Shard, count_rows, has_rows, rows_of, shuffle_rows
 from tfdist.verify.watch import Watch
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tfdist.first_step import Cause
+from tfdist.first_step.comparison import Cause
 
 Arrays = dict[str, Any]
 _MODULUS = 2**64

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tfdist.first_step import Cause
-from tfdist.first_step.comparison import MEASURED
+from tfdist.first_step.comparison import MEASURED, Cause
 from tfdist.verify.causes import cause_of_data, cause_of_difference, named, some
 from tfdist.verify.compare import (
     KINDS,

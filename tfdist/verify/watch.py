@@ -17,7 +17,7 @@ from tfdist.compat.owned_variables import owner_of
 from tfdist.compat.tensorflow import global_seed
 from tfdist.data.sharding import Shard
 from tfdist.experimental.virtual_ranks import arithmetic_of
-from tfdist.first_step import Cause
+from tfdist.first_step.comparison import Cause
 from tfdist.observing import Observer, StopTraining
 from tfdist.verify.recording import Entry, Layer, Recording, batch_of
 

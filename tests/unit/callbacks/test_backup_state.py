@@ -21,7 +21,7 @@ from tfdist.callbacks.backup.state import (
     set_callback_states,
     set_random_states,
 )
-from tfdist.collectives import SingleCollective
+from tfdist.collectives.single import SingleCollective
 from tfdist.mixed_precision import LossScaleOptimizer
 
 DTYPES = ["bfloat16", "float16", "float32", "int64", "bool"]

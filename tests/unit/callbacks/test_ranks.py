@@ -17,7 +17,7 @@ from tfdist.callbacks.ranks import (
     is_on_its_own,
     processes_of,
 )
-from tfdist.collectives import SingleCollective
+from tfdist.collectives.single import SingleCollective
 from tfdist.strategies import ParameterServerStrategy
 
 

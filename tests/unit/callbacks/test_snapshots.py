@@ -13,7 +13,7 @@ from tfdist.callbacks.backup import state as state_module
 from tfdist.callbacks.backup.files import StateFiles
 from tfdist.callbacks.backup.snapshots import Snapshot, broadcast_bytes, gather_bytes
 from tfdist.callbacks.backup.state import random_states
-from tfdist.collectives import SingleCollective
+from tfdist.collectives.single import SingleCollective
 
 FACTS = {"epoch": 2, "step": 3, "num_batches": 8}
 

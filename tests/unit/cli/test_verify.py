@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.first_step import Cause
+from tfdist.first_step.comparison import Cause
 from tfdist.verify import Orders, VerifyError
 from tfdist.verify.verdict import Group, Verdict
 from tfdist_cli import verify as verify_module

@@ -5,8 +5,8 @@ import re
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives import SingleCollective
 from tfdist.collectives.base import name_in_graph
+from tfdist.collectives.single import SingleCollective
 
 SLICES = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]))
 

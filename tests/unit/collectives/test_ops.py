@@ -6,7 +6,6 @@ import weakref
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives import SingleCollective
 from tfdist.collectives.ops import (
     MAX_IN_FLIGHT,
     FlatOps,
@@ -17,6 +16,7 @@ from tfdist.collectives.ops import (
     with_elements,
     with_elements_of,
 )
+from tfdist.collectives.single import SingleCollective
 
 MEBIBYTE = 2**20
 

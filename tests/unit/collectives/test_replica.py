@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives import SingleCollective
 from tfdist.collectives.replica import ReplicaCollective
+from tfdist.collectives.single import SingleCollective
 from tfdist.strategies import MirroredStrategy
 
 

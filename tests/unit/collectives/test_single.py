@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives import SingleCollective
+from tfdist.collectives.single import SingleCollective
 
 
 @pytest.fixture

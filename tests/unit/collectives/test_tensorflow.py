@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.cluster import Cluster, Task
-from tfdist.collectives import TensorFlowCollective
-from tfdist.collectives.tensorflow import FlatCollective
+from tfdist.collectives.tensorflow import FlatCollective, TensorFlowCollective
 
 HOSTS = ("a:1", "b:1", "b:2", "b:3")
 

@@ -3,9 +3,9 @@
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives import SingleCollective
-from tfdist.compat.keras import install
-from tfdist.gradients import GradientReducer
+from tfdist.collectives.single import SingleCollective
+from tfdist.compat.keras.install import install
+from tfdist.gradients.reducer import GradientReducer
 from tfdist.sharding.owners import WeightOwners
 from tfdist.strategies.base import StepRunner
 from tfdist.strategies.process_replica import ProcessReplicaExtended

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.compat import random_pipelines as compat
-from tfdist.compat.keras import install
+from tfdist.compat.keras.install import install
 
 ROWS = np.arange(128.0, dtype="float32").reshape(64, 2)
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives import SingleCollective
+from tfdist.collectives.single import SingleCollective
 from tfdist.experimental import virtual_ranks
 from tfdist.experimental.virtual_ranks import Arithmetic, VirtualRankHooks, check_ranks
-from tfdist.gradients import TreeReducer
+from tfdist.gradients.tree import TreeReducer
 from tfdist.strategies import AllReduceStrategy
 from tfdist.strategies.base import StepRunner
 from tfdist.strategies.process_replica import ProcessReplicaExtended

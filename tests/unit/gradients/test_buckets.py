@@ -2,11 +2,11 @@
 
 import pytest
 
-from tfdist.gradients import plan_buckets
 from tfdist.gradients.buckets import (
     ALONE_BYTES,
     add_to_buckets,
     check_groups,
+    plan_buckets,
     plan_groups,
     plan_neighbours,
 )

@@ -4,9 +4,10 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives import FusingCollective, SingleCollective
+from tfdist.collectives.base import FusingCollective
+from tfdist.collectives.single import SingleCollective
 from tfdist.compat.keras.hooks import GradientPlan
-from tfdist.gradients import HorovodReducer
+from tfdist.gradients.horovod import HorovodReducer
 
 
 class Fusing(SingleCollective, FusingCollective):

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.compat.keras.hooks import GradientPlan
-from tfdist.gradients import GradientReducer, weigh
+from tfdist.gradients.reducer import GradientReducer, weigh
 from tfdist.gradients.sparse import kind_of
 
 

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.compat.keras.hooks import GradientPlan
-from tfdist.gradients import TreeReducer, sum_parts
+from tfdist.gradients.tree import TreeReducer, sum_parts
 
 # Any other order of these has another sum in float32.
 PARTS = [1e8, 1.0, 3.0, 1.0, -1e8, 1e-3, 7.0, 0.1]

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.cluster import Cluster, tf_config
-from tfdist.collectives import SingleCollective
+from tfdist.collectives.single import SingleCollective
 from tfdist.data.sharding import Shard
 from tfdist.strategies import AllReduceStrategy
 

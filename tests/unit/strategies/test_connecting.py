@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from tfdist.cluster import Cluster, Task, tf_config
-from tfdist.collectives import SingleCollective
+from tfdist.collectives.single import SingleCollective
 from tfdist.strategies import connecting
 from tfdist.strategies.connecting import connect, connect_horovod
 

@@ -7,8 +7,10 @@ import keras
 import numpy as np
 import pytest
 
-from tfdist.collectives import FusingCollective, SingleCollective
-from tfdist.gradients import GradientReducer, HorovodReducer
+from tfdist.collectives.base import FusingCollective
+from tfdist.collectives.single import SingleCollective
+from tfdist.gradients.horovod import HorovodReducer
+from tfdist.gradients.reducer import GradientReducer
 from tfdist.strategies import AllReduceStrategy, HorovodStrategy, allreduce, horovod
 
 

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives import SingleCollective
+from tfdist.collectives.single import SingleCollective
 from tfdist.strategies import MultiWorkerMirroredStrategy, builtin
 from tfdist.strategies.builtin import _check_equal_devices
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives import SingleCollective
+from tfdist.collectives.single import SingleCollective
 from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.data.sharding import Shard
-from tfdist.gradients import GradientReducer
+from tfdist.gradients.reducer import GradientReducer
 from tfdist.training.hooks import StrategyKerasHooks
 
 

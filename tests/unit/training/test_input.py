@@ -10,7 +10,7 @@ from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from tfdist.cluster.launcher import read_culprit
-from tfdist.collectives import SingleCollective
+from tfdist.collectives.single import SingleCollective
 from tfdist.data.sharding import mark
 from tfdist.training.input import Feed
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from tfdist.collectives import SingleCollective
+from tfdist.collectives.single import SingleCollective
 from tfdist.compat.keras.positions import global_seed_state
 from tfdist.training.state import agree_on_seeds
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.collectives import SingleCollective
+from tfdist.collectives.single import SingleCollective
 from tfdist.data.sharding import Shard
 from tfdist.training.state import (
     CreatedVariables,

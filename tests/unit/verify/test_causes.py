@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tfdist.first_step import Cause
+from tfdist.first_step.comparison import Cause
 from tfdist.verify import causes
 from tfdist.verify.causes import cause_of_data
 from tfdist.verify.compare import Rounding

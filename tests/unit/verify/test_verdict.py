@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tfdist.first_step import Cause
+from tfdist.first_step.comparison import Cause
 from tfdist.verify.compare import relative_difference
 from tfdist.verify.recording import Entry, Layer
 from tfdist.verify.verdict import First, Group, Verdict, json_of, judge, text_of

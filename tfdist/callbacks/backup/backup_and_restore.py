@@ -19,8 +19,8 @@ from tfdist.callbacks.backup.files import StateFiles, StateWriter
 from tfdist.callbacks.backup.state import random_states, set_random_states
 from tfdist.callbacks.ranks import collective_of, servers_of
 from tfdist.cluster.launcher import Launcher
-from tfdist.collectives import Collective
-from tfdist.compat.keras import install
+from tfdist.collectives.base import Collective
+from tfdist.compat.keras.install import install
 from tfdist.compat.keras.positions import Position, Resumes, begin_at_epoch
 
 # Slurm sends SIGUSR1 before the time limit, with --signal=USR1@120.

@@ -20,7 +20,7 @@ from tfdist.callbacks.backup.state import (
     set_random_states,
 )
 from tfdist.callbacks.rates import set_state_of_rates, state_of_rates
-from tfdist.collectives import Collective
+from tfdist.collectives.base import Collective
 from tfdist.compat.keras.hooks import any_hooks_of_model
 from tfdist.compat.keras.learning_rates import build_from, built_from
 from tfdist.experimental.virtual_ranks import arithmetic_of

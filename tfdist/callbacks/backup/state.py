@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfdist.collectives import Collective
+from tfdist.collectives.base import Collective
 from tfdist.compat.dynamic_tables import TableIds
 from tfdist.compat.keras.callbacks import (
     innermost,

@@ -293,5 +293,4 @@ def _parts_of(value: Any) -> Iterator[tuple[tf.Variable, tf.Tensor, slice]]:
 
 def _bytes_of(shape: Any, dtype: tf.DType) -> int:
     """Return the size of a tensor."""
-    elements: int = math.prod(tuple(shape))
-    return elements * int(dtype.size)
+    return math.prod(shape) * dtype.size

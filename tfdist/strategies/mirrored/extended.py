@@ -7,15 +7,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.collectives import Collective
-from tfdist.collectives.base import check_options, name_in_graph
+from tfdist.collectives.base import Collective, check_options, name_in_graph
 from tfdist.collectives.replica import ReplicaCollective
 from tfdist.collectives.tensorflow import choose_transport
 from tfdist.compat import mirrored as compat
 from tfdist.compat.patching import holding
 from tfdist.compat.tensorflow import UpdateContext
 from tfdist.devices import cards
-from tfdist.gradients import GradientReducer
+from tfdist.gradients.reducer import GradientReducer
 from tfdist.strategies.base import CollectiveExtended
 from tfdist.strategies.mirrored.hooks import MirroredKerasHooks, SimulatedReplicaContext
 from tfdist.training.hooks import ReplicaHooks

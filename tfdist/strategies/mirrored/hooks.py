@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfdist.collectives import Collective
+from tfdist.collectives.base import Collective
 from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.compat.keras.layers import is_normalized
 from tfdist.compat.keras.learning_rates import optimizers_of
@@ -21,7 +21,7 @@ from tfdist.compat.mirrored import (
 )
 from tfdist.compat.tensorflow import number_of
 from tfdist.data.sharding import Shard, split
-from tfdist.gradients import GradientReducer, weigh
+from tfdist.gradients.reducer import GradientReducer, weigh
 from tfdist.training.hooks import Made, ReplicaHooks, StrategyKerasHooks
 from tfdist.training.state import NotedState
 from tfdist.training.step import WeighingReplicaContext, state_of_layers

@@ -289,7 +289,7 @@ def from_bytes(packed: tf.Tensor, dtype: tf.DType, shape: Any) -> tf.Tensor:
 
 def _size(tensor: Any) -> int:
     """Return the bytes of a tensor, or of one with a spec."""
-    return int(tensor.shape.num_elements()) * int(tensor.dtype.size)
+    return tensor.shape.num_elements() * tensor.dtype.size
 
 
 def _is_small(spec: tf.TensorSpec) -> bool:

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tfdist.collectives.base import check_root_rank
 from tfdist.collectives.ops import SPREAD
-from tfdist.compat.keras import KerasHooks
 from tfdist.compat.keras.compile_checks import check_built, synchronized_layers
+from tfdist.compat.keras.hooks import KerasHooks
 from tfdist.compat.keras.input import spec_of
 from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.mixed_precision import LossScaleOptimizer
@@ -231,8 +231,7 @@ class BatchesAhead:
 
     def __iter__(self) -> Iterator[Work]:
         # Keras makes its predict function once, before it first iterates.
-        function: PredictFunction = self._trainer.predict_function
-        return function.ahead(iter(self._batches))
+        return self._trainer.predict_function.ahead(iter(self._batches))
 
 
 def check_trainer(trainer: Any, job: ServerJob) -> None:

@@ -9,7 +9,7 @@ from tfdist.cluster import Cluster, detect
 from tfdist.cluster.launcher import start_timeout
 from tfdist.cluster.ownership import take_rank
 from tfdist.compat import tensorflow as compat
-from tfdist.compat.keras import install
+from tfdist.compat.keras.install import install
 from tfdist.compat.parameter_server import connect, silence_errors
 from tfdist.devices import hide_gpus
 from tfdist.rendezvous.presence import check_own_port, wait_for_servers

@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.distribute.one_device_strategy import OneDeviceExtended
 
-from tfdist.collectives import SingleCollective
-from tfdist.compat.keras import install
+from tfdist.collectives.single import SingleCollective
+from tfdist.compat.keras.install import install
 from tfdist.compat.parameter_server import PlacesVariables
-from tfdist.gradients import GradientReducer
+from tfdist.gradients.reducer import GradientReducer
 from tfdist.strategies.base import StepRunner
 from tfdist.strategies.process_replica import ProcessReplicaExtended
 

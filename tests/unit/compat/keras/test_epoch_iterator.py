@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.compat.keras import install
 from tfdist.compat.keras.input import ShardIterator
+from tfdist.compat.keras.install import install
 from tfdist.compat.keras.positions import Position, Resumes, resumed_by
 from tfdist.strategies.parameter_server.worker_input import WorkerInput
 

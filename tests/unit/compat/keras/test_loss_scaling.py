@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 from keras.callbacks import CallbackList
 
-from tfdist.compat.keras import apply_reduced, current_scale, install
+from tfdist.compat.keras.install import install
+from tfdist.compat.keras.optimizer import apply_reduced, current_scale
 from tfdist.mixed_precision import LossScaleOptimizer
 from tfdist.strategies import AllReduceStrategy
 

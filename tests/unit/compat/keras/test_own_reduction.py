@@ -4,7 +4,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tfdist.compat.keras import install
+from tfdist.compat.keras.install import install
 from tfdist.compat.keras.own_reduction import (
     OwnReduction,
     reduces_by_itself,

@@ -153,7 +153,7 @@ PLAIN_KERAS = """
     import numpy as np
     from keras.src.optimizers.base_optimizer import BaseOptimizer
 
-    from tfdist.compat.keras import install
+    from tfdist.compat.keras.install import install
 
     random = np.random.default_rng(3)
     x = random.normal(size=(12, 4)).astype("float32")

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.compat.keras import install
+from tfdist.compat.keras.install import install
 from tfdist.compat.keras.pure_step import PureScope
 from tfdist.compat.keras.sharded import ShardedValue
 

@@ -11,7 +11,7 @@ import pytest
 from keras.src.saving import saving_lib
 from packaging.version import Version
 
-from tfdist.compat.keras import install
+from tfdist.compat.keras.install import install
 from tfdist.strategies import AllReduceStrategy
 
 SAVERS = {

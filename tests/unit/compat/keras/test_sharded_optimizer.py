@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tfdist.callbacks.backup.state import SavedVariables, TrainingVariables
-from tfdist.collectives import SingleCollective
+from tfdist.collectives.single import SingleCollective
 from tfdist.compat.keras import sharded
 from tfdist.compat.keras.sharded import ShardedValue, shards_of, split_gradient
 from tfdist.compat.keras.sharded_optimizer import apply_arguments

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.compat.keras import install
+from tfdist.compat.keras.install import install
 from tfdist.strategies import AllReduceStrategy
 
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")

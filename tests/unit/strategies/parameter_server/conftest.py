@@ -14,8 +14,8 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_module
 
 from tfdist.cluster import Cluster
-from tfdist.compat.keras import install
 from tfdist.compat.keras.input import spec_of
+from tfdist.compat.keras.install import install
 from tfdist.strategies.parameter_server import dispatcher, training, worker_input
 from tfdist.strategies.parameter_server.job import ServerJob
 from tfdist.strategies.parameter_server.step import PureStep
