@@ -83,11 +83,6 @@ class Nodes:
 
 def format_job_file(job: Cluster | Nodes, form: str, program: Program) -> str:
     """Format the file that starts a job, in one of the formats of `JOB_FILES`."""
-    if form not in JOB_FILES:
-        raise ValueError(
-            f"form must be one of {', '.join(JOB_FILES)}. Received: form={form!r}. "
-            "Use sbatch for Slurm, kubernetes for a cluster without operators."
-        )
     if "image" in JOB_FILES[form] and not program.image:
         raise ValueError(
             f"--image must name the image of the containers of --to {form}. "

@@ -71,11 +71,6 @@ def findings(text: str, *, look_up: LookUp | None = None) -> tuple[Finding, ...]
 
 def format_tf_config(text: str, to: str) -> str:
     """Return a line that sets TF_CONFIG, in one of `FORMATS`."""
-    if to not in _FORMATS:
-        raise ValueError(
-            f"to must be one of {', '.join(FORMATS)}. Received: to={to!r}. "
-            "Use shell for a line to source, dotenv for docker."
-        )
     # `docker run --env-file` takes quotes as a part of the value.
     value = shlex.quote(text) if to in ("env", "shell") else text
     return _FORMATS[to].format(value)

@@ -26,7 +26,6 @@ def plan_buckets(
     while others are computed. A bucket is full once it holds `bucket_bytes`; 0 makes
     one per tensor. Tensors in a bucket are of one kind.
     """
-    check_bucket_bytes(bucket_bytes)
     buckets: list[list[int]] = []
     open_buckets: dict[Hashable, list[int]] = {}
     limits: dict[Hashable, int] = {}

@@ -27,7 +27,6 @@ class Compression:
     """
 
     def __init__(self, name: str, ranks: int) -> None:
-        check_compression(name)
         self._type = _TYPES[name] if ranks > 1 else None
         self._divisor = safe_divisor(ranks) if self._type == tf.float16 else 1
 

@@ -40,7 +40,6 @@ class HorovodReducer(GradientReducer):
         sparse_as_dense: bool = False,
         compression: str = "none",
     ) -> None:
-        check_horovod_options(op, gradient_predivide_factor, groups, compression)
         collective.check_op(op)
         super().__init__(
             collective, sparse_as_dense=sparse_as_dense, compression=compression

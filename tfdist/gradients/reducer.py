@@ -12,7 +12,6 @@ from tfdist.gradients.buckets import (
     ALONE_BYTES,
     BUCKET_BYTES,
     add_to_buckets,
-    check_bucket_bytes,
     plan_buckets,
 )
 from tfdist.gradients.compression import Compression
@@ -49,7 +48,6 @@ class GradientReducer:
         sparse_as_dense: bool = False,
         compression: str = "none",
     ) -> None:
-        check_bucket_bytes(bucket_bytes or 0)
         if bucket_bytes is None and not collective.sends_at_once:
             bucket_bytes = BUCKET_BYTES
         self._collective = collective

@@ -395,11 +395,6 @@ NAMES = "--to {} has hosts by the names that the batch system gives them. Receiv
 @pytest.mark.parametrize(
     ("form", "cluster", "message"),
     [
-        (
-            "helm",
-            TWO,
-            "form must be one of hostfile, sbatch, pbs, lsf, kubernetes, ",
-        ),
         ("sbatch", Cluster(workers=IPV6), NAMES.format("sbatch")),
         ("pbs", Cluster(workers=IPV6), NAMES.format("pbs")),
         ("sbatch", Cluster(workers=UNEQUAL), "--to sbatch has one number of workers f"),

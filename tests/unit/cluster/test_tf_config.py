@@ -212,9 +212,3 @@ def test_a_shell_reads_the_value_unchanged(script):
 
     assert done.stdout == f"{O_NEIL}\n"
     assert lines["dotenv"] == f"TF_CONFIG={O_NEIL}"
-
-
-def test_another_form_is_refused():
-    message = "^to must be one of json, env, shell, dotenv. Received: to='yaml'. Use"
-    with pytest.raises(ValueError, match=message):
-        format_tf_config("{}", "yaml")

@@ -38,15 +38,6 @@ def test_the_last_tensors_come_first_and_full_buckets_are_closed(
     assert plan_buckets(sizes, kinds, bucket_bytes, first) == buckets
 
 
-def test_a_negative_size_is_refused():
-    with pytest.raises(
-        ValueError,
-        match=r"bucket_bytes must not be negative\. Received: bucket_bytes=-1\. Use 0 "
-        r"to send each gradient by itself\.",
-    ):
-        plan_buckets([], [], -1)
-
-
 def test_neighbours_of_one_kind_go_together_until_a_bucket_is_full():
     sizes = [4, ALONE_BYTES, ALONE_BYTES - 4, 4, 4]
 

@@ -107,13 +107,3 @@ def test_what_float16_cannot_hold_becomes_infinite(are_shares):
         found = travel("fp16", [number, 0.0], are_shares=are_shares)
         np.testing.assert_equal(found, total)
     assert travel("fp16", [1e300, 0.0], dtype=tf.float64) == np.inf
-
-
-def test_another_name_is_refused():
-    with pytest.raises(
-        ValueError,
-        match=r"compression must be one of none, fp16, bf16, powersgd-1, "
-        r"powersgd, powersgd-4\. Received: "
-        r"compression='fp8'\. Use 'none' to send gradients as they are\.",
-    ):
-        Compression("fp8", 2)

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tfdist.collectives.base import FusingCollective
 from tfdist.collectives.single import SingleCollective
 from tfdist.compat.keras.hooks import GradientPlan
-from tfdist.gradients.horovod import HorovodReducer
+from tfdist.gradients.horovod import HorovodReducer, check_horovod_options
 
 
 class Fusing(SingleCollective, FusingCollective):
@@ -221,7 +221,7 @@ def test_adasum_refuses_sparse_gradients_by_their_path():
 )
 def test_options_that_horovod_does_not_have_are_refused(options, text):
     with pytest.raises(ValueError, match=re.escape(text)):
-        reducer_on(**options)
+        check_horovod_options(**options)
 
 
 def test_for_adasum_each_rank_with_rows_counts_alike():
