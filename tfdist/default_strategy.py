@@ -10,6 +10,7 @@ from typing import Any
 
 from wrapt import register_post_import_hook
 
+from tfdist.compat.patching import holding
 from tfdist.observing import run_script
 
 
@@ -58,8 +59,8 @@ class DefaultStrategy:
         """Make the strategy, and let it be the current one of the main thread."""
         if self._is_current or self._is_busy:
             return
-        self._is_needed = self._is_busy = True
-        try:
+        self._is_needed = True
+        with holding(self, "_is_busy", True):
             import tensorflow as tf
 
             from tfdist.strategies import create
@@ -70,8 +71,6 @@ class DefaultStrategy:
             if threading.current_thread() is threading.main_thread():
                 tf.distribute.experimental_set_strategy(self._strategy)
                 self._is_current = True
-        finally:
-            self._is_busy = False
 
     def _refuse(self, kind: type) -> None:
         """Raise for a strategy that the program makes."""

@@ -22,6 +22,7 @@ from tfdist.callbacks.ranks import (
     times_since,
 )
 from tfdist.cluster.launcher import Launcher
+from tfdist.compat.keras.compile_checks import replaces
 from tfdist.compat.keras.losses_and_metrics import mean_loss_of
 from tfdist.compat.keras.saving import write_atomically
 from tfdist.compat.user_warnings import warn_user
@@ -266,9 +267,10 @@ def examples_counted(model: keras.Model, steps: int) -> float:
     counted = (
         0.0 if tracker is None else float(keras.ops.cast(tracker.count, "float64"))
     )
-    counts_rows = tracker is not None and (
-        getattr(model.train_step, "__func__", None) is keras.Model.train_step
+    counts_rows = (
+        tracker is not None
         and type(model).metrics is keras.Model.metrics
+        and not replaces(model, "train_step")
     )
     # A mean of scalars, as in many custom train_steps, weights each step by at most 1.
     if not counts_rows and steps and counted <= steps:

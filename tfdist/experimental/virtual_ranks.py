@@ -7,14 +7,13 @@ from typing import Any, NamedTuple, NoReturn
 import tensorflow as tf
 
 from tfdist.collectives.base import Collective, name_in_graph
-from tfdist.collectives.ops import SPREAD
 from tfdist.compat.keras.compile_checks import normalizing_layers
 from tfdist.compat.keras.hooks import GradientPlan, any_hooks_of_model
 from tfdist.compat.patching import holding
 from tfdist.compat.tensorflow import global_seed, has_started
 from tfdist.data.sharding import Shard, part_of, shard_of, share
 from tfdist.gradients.tree import TreeReducer, sum_parts
-from tfdist.training.hooks import StrategyKerasHooks
+from tfdist.training.hooks import StrategyKerasHooks, seed_of
 from tfdist.training.metrics import MetricsOfRanks, is_custom
 from tfdist.training.step import Step, current_graph
 
@@ -122,9 +121,7 @@ class VirtualRankHooks(StrategyKerasHooks):
                 "keras.random with a keras.random.SeedGenerator."
             )
         self.step.rewind(state)
-        seed = draw()
-        spread = tf.cast(self.step.number * SPREAD % 2**32, seed.dtype)
-        return tf.bitwise.bitwise_xor(seed, tf.stack([spread, tf.zeros_like(spread)]))
+        return seed_of(self.step.number, draw())
 
 
 def arithmetic_of(model: Any) -> str | None:

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.cluster.launcher import Launcher
+from tfdist.compat.patching import holding
 from tfdist.compat.tensorflow import is_deterministic, run_independently
 from tfdist.recorder.ring import (
     GRAPH_ROWS,
@@ -77,7 +78,7 @@ class Recorder(Flight):
             # TensorFlow forbids deterministic graphs to read the clock.
             yield lambda outputs: None
             return
-        before, number, state = self._step, KINDS.index(kind), self._first + STATE
+        number, state = KINDS.index(kind), self._first + STATE
         with _after(data):
             row = tf.gather(self._variable, state)
             now = tf.timestamp()
@@ -86,11 +87,8 @@ class Recorder(Flight):
             with tf.control_dependencies([write]):
                 step = number, tf.identity(row[number] + 1.0)
             self._write(INPUT, 0, step, row[WAITS_SINCE], now)
-        self._step = step
-        try:
-            yield lambda outputs: self._end_step(outputs)
-        finally:
-            self._step = before
+        with holding(self, "_step", step):
+            yield self._end_step
 
     @property
     def step_number(self) -> Any:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from tfdist.collectives.base import Collective, check_options, name_in_graph
@@ -167,9 +168,6 @@ class CollectiveExtended(tf.distribute.StrategyExtended):
 
     def _gather_over_processes(self, value: Any, axis: Any) -> Any:
         """Concatenate the values of all processes along an axis."""
-        dimensions = list(range(value.shape.rank))
-        dimensions[0], dimensions[axis] = dimensions[axis], dimensions[0]
-        rows = self.collective.all_gather(
-            tf.transpose(value, dimensions), name=name_in_graph("gather")
-        )
-        return tf.transpose(rows, dimensions)
+        value = keras.ops.swapaxes(value, 0, axis)
+        rows = self.collective.all_gather(value, name=name_in_graph("gather"))
+        return keras.ops.swapaxes(rows, 0, axis)

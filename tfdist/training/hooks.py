@@ -123,8 +123,13 @@ class ReplicaHooks(RankGradients, StepHooks):
         seed, rank = draw(), self._collective.rank
         if state is None or rank == 0 or tf.distribute.in_cross_replica_context():
             return seed
-        spread = (rank * SPREAD) & 0xFFFFFFFF
-        return tf.bitwise.bitwise_xor(seed, tf.constant([spread, 0], seed.dtype))
+        return seed_of(rank, seed)
+
+
+def seed_of(number: Any, seed: Any) -> Any:
+    """Return the seed of a rank, step or part; that of number 0 is the given one."""
+    spread = tf.cast(number * SPREAD % 2**32, seed.dtype)
+    return tf.bitwise.bitwise_xor(seed, tf.stack([spread, tf.zeros_like(spread)]))
 
 
 class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.collectives.base import Collective, name_in_graph
+from tfdist.compat.keras.compile_checks import replaces
 from tfdist.compat.keras.losses_and_metrics import Noted
 from tfdist.compat.mirrored import value_here
 from tfdist.data.sharding import Shard, has_rows, rows_of
@@ -136,11 +137,7 @@ class _CustomStep:
 
 def is_custom(trainer: Any) -> bool:
     """Return whether the steps of a model may return other values than its metrics."""
-    return any(
-        getattr(getattr(trainer, name), "__func__", None)
-        is not getattr(keras.Model, name)
-        for name in ("train_step", "test_step", "compute_metrics")
-    )
+    return replaces(trainer, "train_step", "test_step", "compute_metrics")
 
 
 def _values(results: Any) -> Any:

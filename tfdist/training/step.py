@@ -149,9 +149,8 @@ class Step(Traced):
         assert self._collective is not None
         collective = self._collective
         if axis != 0:
-            order = [*range(value.shape.rank)]
-            order[0], order[axis] = order[axis], order[0]
-            return tf.transpose(self.all_gather(tf.transpose(value, order), 0), order)
+            rows = self.all_gather(keras.ops.swapaxes(value, 0, axis), 0)
+            return keras.ops.swapaxes(rows, 0, axis)
         value = self._own_rows(value)
 
         @tf.custom_gradient

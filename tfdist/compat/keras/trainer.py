@@ -9,7 +9,12 @@ import keras
 import tensorflow as tf
 
 from tfdist.compat.keras.callbacks import resuming_of, root_rank_of
-from tfdist.compat.keras.compile_checks import check_built, check_stateless, is_built
+from tfdist.compat.keras.compile_checks import (
+    check_built,
+    check_stateless,
+    is_built,
+    replaces,
+)
 from tfdist.compat.keras.hooks import (
     any_hooks_of_model,
     current_hooks,
@@ -68,7 +73,7 @@ def build(model: Any, spec: Any) -> None:
 
 def _build(model: Any, spec: Any) -> None:
     """Build a model, unless only a step of its own can: one that never calls it."""
-    if not _is_called(model):
+    if not replaces(model, "call"):
         return
     try:
         if any(is_composite(leaf) for leaf in tf.nest.flatten(spec)):
@@ -77,22 +82,8 @@ def _build(model: Any, spec: Any) -> None:
             model._symbolic_build(data_batch=tf.nest.map_structure(_symbolic, spec))
     except Exception:
         # Its inputs may be others than the data; if not, the step raises the same.
-        if not _has_own_step(model):
+        if not replaces(model, "train_step", "test_step"):
             raise
-
-
-def _is_called(model: Any) -> bool:
-    """Return whether a model can be called."""
-    return getattr(model.call, "__func__", None) is not keras.Model.call
-
-
-def _has_own_step(model: Any) -> bool:
-    """Return whether a model replaces Keras's training or test step."""
-    return any(
-        getattr(getattr(model, step), "__func__", None)
-        is not getattr(keras.Model, step)
-        for step in ("train_step", "test_step")
-    )
 
 
 def _must_be_built_to_resume(model: Any, iterator: Any) -> bool:
@@ -129,7 +120,7 @@ def _build_by_tracing(model: Any, spec: Any) -> None:
 
 def _build_to_predict(model: Any, batch: Any) -> None:
     """Build a model that Keras would build in the first step of `predict`."""
-    if not _is_called(model):
+    if not replaces(model, "call"):
         return
     spec = spec_of(batch)
     x, *_ = keras.utils.unpack_x_y_sample_weight(spec)

@@ -65,12 +65,8 @@ class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):
     @property
     def keras_hooks(self) -> ReplicaHooks:
         """The hooks of the current replica, or else of the process."""
-        number = self._number_here()
-        return (
-            self.process_hooks
-            if number is None
-            else self.process_hooks.replicas[number]
-        )
+        hooks, number = self.process_hooks, self._number_here()
+        return hooks if number is None else hooks.replicas[number]
 
     @property
     def joined(self) -> Collective:

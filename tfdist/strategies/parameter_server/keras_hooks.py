@@ -9,7 +9,6 @@ import keras
 import tensorflow as tf
 
 from tfdist.collectives.base import check_root_rank
-from tfdist.collectives.ops import SPREAD
 from tfdist.compat.keras.compile_checks import check_built, synchronized_layers
 from tfdist.compat.keras.hooks import KerasHooks
 from tfdist.compat.keras.input import spec_of
@@ -20,6 +19,7 @@ from tfdist.strategies.parameter_server.dispatcher import AHEAD, Work
 from tfdist.strategies.parameter_server.job import ServerJob
 from tfdist.strategies.parameter_server.training import Training
 from tfdist.strategies.parameter_server.worker_input import WorkerInput
+from tfdist.training.hooks import seed_of
 
 
 class ServerKerasHooks(KerasHooks):
@@ -108,9 +108,7 @@ class ServerKerasHooks(KerasHooks):
             return seed
         # The number of the step. It is 0 for the first slice of a batch and for steps
         # in sequence, which therefore draw the same numbers as one process.
-        spread = tf.bitwise.bitwise_and(rows[2] * SPREAD, 0xFFFFFFFF)
-        number = tf.cast(spread, seed.dtype)
-        return tf.bitwise.bitwise_xor(seed, tf.stack([number, tf.zeros_like(number)]))
+        return seed_of(rows[2], seed)
 
     def note_assigned(self, variable: Any, value: Any = None) -> None:
         """Refuse a step that assigns a variable of TensorFlow's."""
