@@ -82,9 +82,8 @@ def detect(env: Mapping[str, str] | None = None) -> Cluster:
     return Cluster() if resolver is None else resolver.resolve(env)
 
 
-def detect_membership(env: Mapping[str, str] | None = None) -> Membership:
+def detect_membership(env: Mapping[str, str] = os.environ) -> Membership:
     """Return the rank, size and cluster of this process."""
-    env = os.environ if env is None else env
     cluster, place, resolver = _choose(env)
     if resolver is None:
         return Membership(cluster=cluster)
@@ -109,15 +108,13 @@ def tf_config_here() -> str | None:
     return os.environ.get("TF_CONFIG")
 
 
-def is_elastic(env: Mapping[str, str] | None = None) -> bool:
+def is_elastic(env: Mapping[str, str] = os.environ) -> bool:
     """Return whether `horovodrun` may add and remove ranks of this job."""
-    env = os.environ if env is None else env
     return env.get("HOROVOD_ELASTIC") == "1"
 
 
-def read_source(name: str, env: Mapping[str, str] | None = None) -> Cluster | Place:
+def read_source(name: str, env: Mapping[str, str] = os.environ) -> Cluster | Place:
     """Read the cluster or the ranks that a launcher of `SOURCES` has set."""
-    env = os.environ if env is None else env
     if name not in SOURCES:
         raise ValueError(
             f"--from must be one of {', '.join(SOURCES)}. Received: --from {name}. "
@@ -149,9 +146,8 @@ class Explanation:
     place: Place = Place()  # The ranks, if no addresses are known.
 
 
-def explain(env: Mapping[str, str] | None = None) -> Explanation:
+def explain(env: Mapping[str, str] = os.environ) -> Explanation:
     """Return the cluster that the environment describes, and its source."""
-    env = os.environ if env is None else env
     cluster, place, resolver = _choose(env)
     # A TF_CONFIG of a process alone has been read, too.
     resolver = resolver or _first(RESOLVERS, env)
@@ -175,8 +171,8 @@ class LateTFConfig:
     """Detector of a TF_CONFIG that is set after the strategy read the environment."""
 
     # Such a program, often a notebook, would train alone without an error.
-    def __init__(self, env: Mapping[str, str] | None = None) -> None:
-        self._env = os.environ if env is None else env
+    def __init__(self, env: Mapping[str, str] = os.environ) -> None:
+        self._env = env
         self._before = self._env.get("TF_CONFIG")
 
     def warning(self) -> str:

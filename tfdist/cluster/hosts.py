@@ -40,11 +40,11 @@ class HostSlots:
     slots: int = 1
 
 
-def parse_hosts(text: str, *, option: str = "-H") -> tuple[HostSlots, ...]:
+def parse_hosts(text: str) -> tuple[HostSlots, ...]:
     """Parse hosts as `horovodrun -H` and `mpirun -H` take them."""
     hosts: dict[str, HostSlots] = {}
     for number, entry in enumerate(text.split(","), start=1):
-        place = f"entry {number} of {option}"
+        place = f"entry {number} of -H"
         if not entry:
             raise ValueError(
                 f"{place} is empty. Received: {text!r}. "
@@ -120,10 +120,9 @@ def number_ports(hosts: tuple[HostSlots, ...], port: int) -> tuple[str, ...]:
 
 
 def batch_hosts(
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str] = os.environ,
 ) -> tuple[str, tuple[HostSlots, ...]] | None:
     """Return the batch system and the hosts of its job, or None outside of one."""
-    env = os.environ if env is None else env
     for variable, system in _SYSTEMS.items():
         file = Path(env.get(variable, ""))
         # A container may know the variable without the file.
@@ -200,10 +199,9 @@ def deal(counts: tuple[int, ...], *, at_once: int) -> list[tuple[int, int]]:
 
 
 def allocated_hosts(
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str] = os.environ,
 ) -> tuple[HostSlots, ...] | None:
     """Return the hosts and task counts of this Slurm allocation, or None."""
-    env = os.environ if env is None else env
     # In a step of several tasks, each task would start processes of its own.
     is_task = env.get("SLURM_STEP_NUM_TASKS", "1") != "1"
     if is_task or not (env.get(_HOSTS) and env.get(_COUNTS)):

@@ -27,8 +27,8 @@ class Launcher:
     or a full disk may lack a file, so that a message is lost.
     """
 
-    def __init__(self, env: Mapping[str, str] | None = None) -> None:
-        self._env = env = os.environ if env is None else env
+    def __init__(self, env: Mapping[str, str] = os.environ) -> None:
+        self._env = env
         self.run_id = env.get("TFDIST_RUN_ID", "")
         self.flight_folder = self._path(FLIGHT_VARIABLE)
         self.metrics_file = self._path(METRICS_FILE_VARIABLE)

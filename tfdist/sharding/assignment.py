@@ -26,18 +26,6 @@ def assign_owners(
     return owners
 
 
-def largest_share(
-    sizes_bytes: Sequence[int], ranks: int, divisible: Collection[int] = ()
-) -> float:
-    """Return the part of all weights that the rank with the most owns."""
-    owned = dict.fromkeys(range(-1, ranks), 0)
-    owners = assign_owners(sizes_bytes, ranks, divisible)
-    for size, owner in zip(sizes_bytes, owners, strict=True):
-        owned[owner] += size
-    divided = owned.pop(DIVIDED) / ranks
-    return (max(owned.values()) + divided) / max(1, sum(sizes_bytes))
-
-
 def rows_by_rank(rows: int, ranks: int) -> list[slice]:
     """Divide the rows of a weight evenly among the ranks."""
     stops = [rows * rank // ranks for rank in range(ranks + 1)]

@@ -10,7 +10,6 @@ import tensorflow as tf
 from tfdist.sharding.assignment import (
     DIVIDED,
     assign_owners,
-    largest_share,
     rows_by_rank,
 )
 from tfdist.sharding.owners import WeightOwners
@@ -46,20 +45,6 @@ def test_the_largest_goes_to_the_rank_with_the_fewest_bytes(sizes, ranks, owners
 )
 def test_what_exceeds_a_share_is_divided(sizes, ranks, divisible, owners):
     assert assign_owners(sizes, ranks, divisible) == owners
-
-
-@pytest.mark.parametrize(
-    ("sizes", "ranks", "divisible", "share"),
-    [
-        ([10, 10, 10], 2, (), 2 / 3),
-        ([60, 10, 30], 2, (0, 1, 2), 0.6),
-        ([80, 10, 10], 4, (), 0.8),
-        ([80, 10, 10], 4, (0,), 0.2 + 0.1),
-        ([], 2, (), 0.0),
-    ],
-)
-def test_the_share_of_the_rank_with_the_most(sizes, ranks, divisible, share):
-    assert largest_share(sizes, ranks, divisible) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,8 @@ _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _SERVICE = rf"{_LABEL}(?:\.{_LABEL})*"
 
 
-def allocated_pods(env: Mapping[str, str] | None = None) -> Cluster | None:
+def allocated_pods(env: Mapping[str, str] = os.environ) -> Cluster | None:
     """Return the pods of this job; None outside of one, or under `tfdist run`."""
-    env = os.environ if env is None else env
     if env.get("TFDIST_RUN_ID") or not KUBERNETES.recognises(env):
         return None
     return KUBERNETES.resolve(env)

@@ -85,12 +85,8 @@ class RankResolver:
         """Read the number of processes on this host, or find the least it can be."""
         if env.get(self.variables[3]) or not self.hosts:
             return number(env, self.variables[3], self.launcher)
-        hosts = self._count_hosts(env) or max(1, size)
+        hosts = parse_digits(env.get(self.hosts, "")) or max(1, size)
         return max(local_rank + 1, math.ceil(size / hosts))
-
-    def _count_hosts(self, env: Mapping[str, str]) -> int | None:
-        """Read the number of hosts; None or 0 if it is unknown."""
-        return parse_digits(env.get(self.hosts, ""))
 
 
 def _names(prefix: str) -> tuple[str, str, str, str]:

@@ -5,9 +5,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdist.collectives.base import join_slices
 from tfdist.compat.dynamic_tables import admitted
 from tfdist.compat.keras.sharded import shards_of
 from tfdist.compat.keras.sharded_optimizer import apply_arguments
+from tfdist.gradients.reducer import weigh
 from tfdist.strategies.parameter_server.batch_codec import StepResults
 from tfdist.strategies.parameter_server.dispatcher import AHEAD
 from tfdist.strategies.parameter_server.job import LONGEST_STALENESS, ServerJob
@@ -138,14 +140,7 @@ def _weighted_sum(values: Sequence[Any], shares: tf.Tensor) -> Any:
     """Return the weighted sum of tensors or `tf.IndexedSlices`, in their order."""
     if len(values) == 1:
         return values[0]
-    if isinstance(values[0], tf.Tensor):
-        return tf.add_n([v * tf.cast(shares[i], v.dtype) for i, v in enumerate(values)])
-    weighted = [
-        one.values * tf.cast(shares[i], one.values.dtype)
-        for i, one in enumerate(values)
-    ]
-    return tf.IndexedSlices(
-        tf.concat(weighted, 0),
-        tf.concat([one.indices for one in values], 0),
-        values[0].dense_shape,
-    )
+    given = enumerate(values)
+    weighted = [weigh([one], shares[i], is_positive=True)[0] for i, one in given]
+    is_dense = isinstance(values[0], tf.Tensor)
+    return tf.add_n(weighted) if is_dense else join_slices(weighted)
