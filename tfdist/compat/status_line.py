@@ -1,8 +1,8 @@
 """Callback of the chief that tells the launcher's terminal how far a `fit` is."""
 
-import time
 from collections.abc import Callable
 from datetime import timedelta
+from time import monotonic
 from typing import Any
 
 import keras
@@ -17,15 +17,9 @@ _SECONDS = 1.0
 class StatusLine(keras.callbacks.Callback):
     """Writer of epoch, step, rate and time left, at most once a second."""
 
-    def __init__(
-        self,
-        size: int,
-        *,
-        show: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, size: int, *, show: Callable[[str], None]) -> None:
         super().__init__()
-        self._size, self._show, self._clock = size, show, clock
+        self._size, self._show = size, show
         # A custom loop may leave out the begin of the training, or of an epoch.
         self.on_train_begin()
         self._epoch = 0
@@ -47,7 +41,7 @@ class StatusLine(keras.callbacks.Callback):
         self, batch: int, logs: dict[str, Any] | None = None
     ) -> None:
         """Tell how far the `fit` is, unless it was told a moment ago."""
-        now, self._steps = self._clock(), batch + 1
+        now, self._steps = monotonic(), batch + 1
         if self._first is None or now - self._last[0] >= _SECONDS:
             self._show(self._text(now))
             self._last = now, self._before + self._steps

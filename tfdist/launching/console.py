@@ -7,10 +7,10 @@ import platform
 import re
 import selectors
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic
 from typing import TextIO
 
 from tfdist.launching.job import ProcessSpec
@@ -56,15 +56,13 @@ _HOLD_SECONDS, _LONGEST_HOLD_SECONDS = 1.0, 3.0
 class Throttle:
     """A limit of one event in some seconds, the first of which begin now."""
 
-    def __init__(
-        self, seconds: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._seconds, self._clock = seconds, clock
-        self._due = clock() + seconds
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._due = monotonic() + seconds
 
     def is_due(self) -> bool:
         """Return whether the event may happen now; then the seconds begin anew."""
-        now = self._clock()
+        now = monotonic()
         if now < self._due:
             return False
         self._due = now + self._seconds
@@ -74,21 +72,15 @@ class Throttle:
 class Console:
     """Printer of the ranks' lines on stdout and stderr, with tags or unchanged."""
 
-    def __init__(
-        self,
-        *,
-        tag: bool,
-        by_print: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, *, tag: bool, by_print: bool = False) -> None:
         # Keras ends each state of a progress bar with a carriage return. A terminal
         # shows the state until the next line; elsewhere one state is printed every ten
         # seconds.
         self._tag, self._by_print = tag, by_print
-        self._states = Throttle(_STATE_SECONDS, clock)
+        self._states = Throttle(_STATE_SECONDS)
         # The terminal whose current line is a progress bar.
         self._unfinished: int | None = None
-        self._errors = Errors(clock)
+        self._errors = Errors()
         # The line below all others of a terminal, and whether it is now below a bar.
         self._live, self._is_below_bar = b"", False
         # Whether to print all frames.
@@ -190,16 +182,9 @@ class Records:
     """JSON objects of the lines of one process, or of the launcher."""
 
     def __init__(
-        self,
-        spec: ProcessSpec | None = None,
-        attempt: int | None = None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
+        self, spec: ProcessSpec | None = None, attempt: int | None = None
     ) -> None:
-        self._states = {
-            descriptor: Throttle(_STATE_SECONDS, clock)
-            for descriptor in (STDOUT, STDERR)
-        }
+        self._states = {one: Throttle(_STATE_SECONDS) for one in (STDOUT, STDERR)}
         self._names = {STDOUT: "stdout", STDERR: "stderr"}
         self._place: dict[str, object] = {"rank": None, "host": platform.node()}
         if spec is None:
@@ -239,8 +224,7 @@ def print_line(line: str, *, is_json: bool) -> None:
 class Errors:
     """Tracebacks of the ranks, held for a moment to show equal ones once."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         # Of each rank in turn: when its traceback began, and its lines since then.
         self._held: dict[str, tuple[float, list[bytes]]] = {}
         # The rank that was the first to raise an error that was shown.
@@ -253,7 +237,7 @@ class Errors:
             return []
         for number, line in enumerate(lines):
             if starts_traceback(line):
-                self._held[tag] = self._clock(), lines[number:]
+                self._held[tag] = monotonic(), lines[number:]
                 return lines[:number]
         return lines
 
@@ -263,7 +247,7 @@ class Errors:
         if not began:
             return None
         due = min(max(began) + _HOLD_SECONDS, min(began) + _LONGEST_HOLD_SECONDS)
-        return max(0.0, due - self._clock())
+        return max(0.0, due - monotonic())
 
     def release(self, *, now: bool = False) -> list[tuple[str, list[bytes], str]]:
         """Return what is due: the rank, its lines, and a notice of ranks like it."""

@@ -4,8 +4,8 @@ import contextlib
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
+from time import monotonic
 
 # The other signals are forwarded to the ranks. So is SIGTSTP, because the terminal does
 # not signal ranks, which have their own sessions.
@@ -81,28 +81,27 @@ class WakeUp:
 class Timers:
     """Delayed actions: at most one stage, and any number of others."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._due: dict[object, tuple[float, Callable[[], None]]] = {}
 
     def set_stage(self, seconds: float, action: Callable[[], None]) -> None:
         """Schedule an action in place of the current stage."""
-        self._due["stage"] = (self._clock() + seconds, action)
+        self._due["stage"] = (monotonic() + seconds, action)
 
     def add(self, seconds: float, action: Callable[[], None]) -> None:
         """Schedule an action independent of the stage."""
-        self._due[object()] = (self._clock() + seconds, action)
+        self._due[object()] = (monotonic() + seconds, action)
 
     def seconds_to_next(self) -> float | None:
         """Return the seconds until the next action is due, or None."""
         times = [due for due, _ in self._due.values()]
         if not times:
             return None
-        return min(max(0.0, min(times) - self._clock()), _LONGEST_WAIT_SECONDS)
+        return min(max(0.0, min(times) - monotonic()), _LONGEST_WAIT_SECONDS)
 
     def run_due(self) -> None:
         """Call each due action once."""
-        now = self._clock()
+        now = monotonic()
         due = [key for key, (seconds, _) in self._due.items() if seconds <= now]
         for action in [self._due.pop(key)[1] for key in due]:
             action()

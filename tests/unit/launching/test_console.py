@@ -7,6 +7,7 @@ import pty
 import threading
 import tty
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,14 +27,12 @@ from tfdist.launching.console import (
 NO_WRAP, WRAP, ERASE, UP = b"\x1b[?7l", b"\x1b[?7h", b"\r\x1b[K", b"\x1b[A"
 
 
-class Clock:
-    """A clock that stands still until it is set."""
-
-    def __init__(self):
-        self.seconds = 100.0
-
-    def __call__(self):
-        return self.seconds
+@pytest.fixture
+def clock(monkeypatch):
+    """Return a clock that stands still until it is set."""
+    clock = SimpleNamespace(seconds=100.0)
+    monkeypatch.setattr("tfdist.launching.console.monotonic", lambda: clock.seconds)
+    return clock
 
 
 @pytest.fixture
@@ -106,10 +105,9 @@ def test_a_stream_without_a_character_gets_a_mark_in_its_place(monkeypatch):
     assert stream.buffer.getvalue() == b"[3] \xe9 ?\n"
 
 
-def test_in_a_file_a_progress_bar_has_a_line_every_ten_seconds(pipe):
+def test_in_a_file_a_progress_bar_has_a_line_every_ten_seconds(pipe, clock):
     descriptor, written = pipe
-    clock = Clock()
-    console = Console(tag=True, clock=clock)
+    console = Console(tag=True)
 
     for seconds in range(25):
         clock.seconds = 100.0 + seconds
@@ -246,9 +244,8 @@ def raised(number):
     return [*stack, b"E: %d of 2\n" % number, b"do\n"]
 
 
-def test_an_error_waits_a_second_for_the_same_of_other_ranks():
-    clock = Clock()
-    errors = Errors(clock)
+def test_an_error_waits_a_second_for_the_same_of_other_ranks(clock):
+    errors = Errors()
 
     assert errors.hold("10", [b"text\n", *raised(1)]) == [b"text\n"]
     clock.seconds += 0.9
@@ -266,7 +263,7 @@ def test_an_error_waits_a_second_for_the_same_of_other_ranks():
 
 
 def test_an_interrupt_is_not_shown_because_the_launcher_says_it():
-    errors = Errors(Clock())
+    errors = Errors()
     lines = [b"Traceback (most recent call last):\n", b"KeyboardInterrupt\n"]
 
     for rank in "01":
@@ -276,9 +273,8 @@ def test_an_interrupt_is_not_shown_because_the_launcher_says_it():
     assert errors.release(now=True) == [("2", raised(2), "")]
 
 
-def test_other_errors_are_shown_each_by_itself_and_within_three_seconds():
-    clock = Clock()
-    errors = Errors(clock)
+def test_other_errors_are_shown_each_by_itself_and_within_three_seconds(clock):
+    errors = Errors()
     other = [b"Traceback (most recent call last):\n", b"Other: 1\n"]
 
     for rank, lines in enumerate((raised(0), other, other[:1], other[:1])):
@@ -332,7 +328,7 @@ def test_a_syntax_error_of_the_script_is_held_as_a_traceback():
         b"       ^\n",
         b"SyntaxError: '(' was never closed\n",
     ]
-    errors = Errors(Clock())
+    errors = Errors()
 
     passed = [errors.hold(tag, [b"epoch\n", *error]) for tag in ("0", "1")]
 

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -104,19 +105,27 @@ def test_a_wake_up_is_read_in_order_and_dropped_after_the_end():
     assert wake_up.reading.fileno() == -1
 
 
-def test_a_stage_replaces_the_last_one_and_others_stay():
-    now, called = [100.0], []
-    timers = Timers(clock=lambda: now[0])
+@pytest.fixture
+def clock(monkeypatch):
+    """Return a clock that stands still until it is set."""
+    clock = SimpleNamespace(seconds=0.0)
+    monkeypatch.setattr("tfdist.launching.events.monotonic", lambda: clock.seconds)
+    return clock
+
+
+def test_a_stage_replaces_the_last_one_and_others_stay(clock):
+    clock.seconds, called = 100.0, []
+    timers = Timers()
     assert timers.seconds_to_next() is None
 
     timers.set_stage(1.0, lambda: called.append("replaced"))
     timers.set_stage(5.0, lambda: called.append("stage"))
     timers.add(3.0, lambda: called.append("other"))
     assert timers.seconds_to_next() == 3.0
-    now[0] = 104.0
+    clock.seconds = 104.0
     timers.run_due()
     assert (called, timers.seconds_to_next()) == (["other"], 1.0)
-    now[0] = 200.0
+    clock.seconds = 200.0
     assert timers.seconds_to_next() == 0.0
     timers.run_due()
     timers.run_due()
@@ -124,9 +133,9 @@ def test_a_stage_replaces_the_last_one_and_others_stay():
     assert called == ["other", "stage"]
 
 
-def test_a_stage_may_set_the_next_one():
+def test_a_stage_may_set_the_next_one(clock):
     called = []
-    timers = Timers(clock=lambda: 0.0)
+    timers = Timers()
     timers.set_stage(0.0, lambda: timers.set_stage(2.0, lambda: called.append(2)))
 
     timers.run_due()
@@ -134,9 +143,9 @@ def test_a_stage_may_set_the_next_one():
     assert (called, timers.seconds_to_next()) == ([], 2.0)
 
 
-def test_the_loop_may_wait_for_weeks():
+def test_the_loop_may_wait_for_weeks(clock):
     """`select` itself takes 24 days."""
-    timers = Timers(clock=lambda: 0.0)
+    timers = Timers()
     timers.set_stage(1e9, lambda: None)
 
     assert timers.seconds_to_next() == 86_400.0

@@ -82,10 +82,10 @@ def test_each_line_is_an_object_on_stdout_and_in_the_file(capfd, tmp_path):
     ]
 
 
-def test_one_state_of_a_progress_bar_in_ten_seconds_is_an_object():
+def test_one_state_of_a_progress_bar_in_ten_seconds_is_an_object(monkeypatch):
     now = [0.0]
-    task = Task("worker", 1)
-    records = Records(spec_of(2, task), 0, clock=lambda: now[0])
+    monkeypatch.setattr("tfdist.launching.console.monotonic", lambda: now[0])
+    records = Records(spec_of(2, Task("worker", 1)), 0)
     kept = []
     for now[0] in (9.0, 10.0, 11.0, 20.0):
         kept += records.select(STDOUT, [b"\b\r", b"%d\r" % now[0], b"line\n"])
