@@ -7,7 +7,7 @@ import keras
 
 from tfdist.callbacks.ranks import collective_of, is_chief_of, is_on_its_own
 from tfdist.compat.keras.callbacks import Wraps
-from tfdist.compat.keras.learning_rates import learning_rate_variables
+from tfdist.compat.keras.learning_rates import learning_rates_of, set_learning_rates
 from tfdist.compat.keras.saving import chief_alone
 
 # Hooks in which ranks without a strategy exchange decisions, except in the first, in
@@ -118,18 +118,12 @@ class RankZero(keras.callbacks.Callback, Wraps):
 
     def _decisions(self) -> list[Any]:
         """Return what a callback may decide: to stop, and the learning rates."""
-        return [
-            bool(self.model.stop_training),
-            [float(v.numpy()) for v in learning_rate_variables(self.model)],
-        ]
+        return [bool(self.model.stop_training), learning_rates_of(self.model)]
 
     def _decide(self, decisions: list[Any]) -> None:
         """Apply decisions."""
         self.model.stop_training, rates = decisions
-        for variable, rate in zip(
-            learning_rate_variables(self.model), rates, strict=True
-        ):
-            variable.assign(rate)
+        set_learning_rates(self.model, rates)
 
 
 def _check(callback: Any) -> None:

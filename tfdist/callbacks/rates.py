@@ -10,8 +10,8 @@ from tfdist.callbacks.ranks import EpochLine, collective_of
 from tfdist.compat.keras.callbacks import SetsRate
 from tfdist.compat.keras.learning_rates import (
     leaf_optimizers,
+    leaves_of,
     multiply_schedule,
-    optimizers_of,
 )
 from tfdist.compat.mirrored import copies_here
 from tfdist.compat.owned_variables import is_elsewhere
@@ -44,7 +44,7 @@ class RateCallback(SetsRate, EpochLine):
         super().on_epoch_begin(epoch, logs)
         if self._rates:
             return
-        self._rates = [_rate_of(leaf, self.model) for leaf in _leaves(self.model)]
+        self._rates = [_rate_of(leaf, self.model) for leaf in leaves_of(self.model)]
         for rate in self._rates:
             rate.begin()
         if self.initial_learning_rate is not None:
@@ -177,13 +177,13 @@ def current_rate(model: keras.Model) -> float:
 
 def state_of_rates(model: keras.Model) -> list[Any]:
     """Return the state of a model's rates as JSON, for a resumed training run."""
-    kept = [_kept_rate_of(leaf) for leaf in _leaves(model)]
+    kept = [_kept_rate_of(leaf) for leaf in leaves_of(model)]
     return [None if rate is None else rate.state() for rate in kept]
 
 
 def set_state_of_rates(model: keras.Model, state: list[Any]) -> None:
     """Restore a state that `state_of_rates` returned in another process."""
-    for leaf, kept in zip(_leaves(model), state, strict=True):
+    for leaf, kept in zip(leaves_of(model), state, strict=True):
         if kept is not None:
             _rate_of(leaf, model).set_state(kept)
 
@@ -217,15 +217,6 @@ def _multiply(variables: list[Any], ratio: tf.Tensor) -> None:
     """Multiply variables in place."""
     for variable in variables:
         variable.assign(variable * tf.cast(ratio, variable.dtype))
-
-
-def _leaves(model: keras.Model) -> list[Any]:
-    """Return the optimizers of a model that have their own learning rate."""
-    return [
-        leaf
-        for optimizer in optimizers_of(model)
-        for leaf in leaf_optimizers(optimizer)
-    ]
 
 
 def _rate_of(optimizer: Any, model: keras.Model) -> Rate:

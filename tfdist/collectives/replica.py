@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from types import SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
@@ -109,13 +110,14 @@ class ReplicaCollective(FlatCollective):
         if not tf.executing_eagerly() or not joint:
             return self._processes.exchange(name, value, joint=joint)
 
-        def exchange(strategy: Any, boxes: Any) -> _Box:
+        # A namespace hides the structure of a value from TensorFlow.
+        def exchange(strategy: Any, boxes: Any) -> SimpleNamespace:
             mine = [box.value for box in strategy.experimental_local_results(boxes)]
             by_process = self._processes.exchange(name, mine)
-            return _Box([value for values in by_process for value in values])
+            return SimpleNamespace(value=[one for their in by_process for one in their])
 
         replica = tf.distribute.get_replica_context()
-        met: _Box = replica.merge_call(exchange, args=(_Box(value),))
+        met = replica.merge_call(exchange, args=(SimpleNamespace(value=value),))
         return list(met.value)
 
     def barrier(self, name: str = "barrier") -> None:
@@ -168,13 +170,6 @@ def _group_key(processes: int, devices: Sequence[str]) -> int:
     if processes > 1:
         return _GROUP_KEY
     return _FIRST_KEY_OF_SETS + zlib.crc32(",".join(devices).encode()) % 2**30
-
-
-class _Box:
-    """A wrapper that hides the structure of a value from TensorFlow."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
 
 
 def _is_for_ops(tensors: Sequence[Any], reduction: str) -> bool:

@@ -1,5 +1,6 @@
 """Reduction of gradients over ranks, bucket by bucket."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -216,7 +217,4 @@ def path_of(variable: Any) -> str:
 
 def size_bytes(gradient: Any) -> int:
     """Return the size of a gradient; unknown dimensions count as 1."""
-    elements = 1
-    for length in gradient.shape:
-        elements *= length or 1
-    return elements * int(gradient.dtype.size)
+    return math.prod(length or 1 for length in gradient.shape) * gradient.dtype.size

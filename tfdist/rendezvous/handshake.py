@@ -321,7 +321,6 @@ def _for_heartbeats(connection: socket.socket) -> socket.socket:
     """Let small messages leave at once, and a cut network close the connection."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # The kernel of a busy or stopped process still acknowledges heartbeats.
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        milliseconds = round(1000 * _CUT_SECONDS)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+    milliseconds = round(1000 * _CUT_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
     return connection

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tfdist.cluster.detect import LateTFConfig
 from tfdist.collectives.base import Collective, check_root_rank
 from tfdist.compat.keras.compile_checks import caveats, check_stateless
-from tfdist.compat.keras.learning_rates import learning_rate_variables
+from tfdist.compat.keras.learning_rates import learning_rates_of, set_learning_rates
 from tfdist.compat.user_warnings import warn_user
 from tfdist.training.metrics import MetricsOfRanks
 from tfdist.training.state import NotedState, average_state, start_equal
@@ -157,7 +157,7 @@ class Decisions:
         self._events = {"epoch_begin", "epoch_end"}.union(*by_rank)
         self._stops = False
         self._wishes_to_stop = False
-        self._rates = self._own_rates()
+        self._rates = learning_rates_of(model)
 
     def after(self, event: str) -> None:
         """Agree after an event, or defer this rank's decision to the epoch's end."""
@@ -170,23 +170,15 @@ class Decisions:
     def _agree(self) -> None:
         """Apply the decisions of all ranks on every rank."""
         stops = bool(self._model.stop_training or self._wishes_to_stop)
-        by_rank = self._collective.exchange("decisions", [stops, self._own_rates()])
+        mine = [stops, learning_rates_of(self._model)]
+        by_rank = self._collective.exchange("decisions", mine)
         self._stops = any(stops for stops, _ in by_rank)
         self._wishes_to_stop = False
         self._model.stop_training = self._stops
         changed = [rates for _, rates in by_rank if rates != self._rates]
         if changed:
             self._rates = changed[0]
-            for variable, rate in zip(
-                learning_rate_variables(self._model), self._rates, strict=True
-            ):
-                variable.assign(rate)
-
-    def _own_rates(self) -> list[float]:
-        """Return this rank's assignable learning rates."""
-        return [
-            float(variable.numpy()) for variable in learning_rate_variables(self._model)
-        ]
+            set_learning_rates(self._model, self._rates)
 
 
 def _described(error: Exception) -> list[str]:

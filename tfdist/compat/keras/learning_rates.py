@@ -35,6 +35,11 @@ def leaf_optimizers(optimizer: Any) -> list[Any]:
     return [leaf for one in inner for leaf in leaf_optimizers(one)] or [optimizer]
 
 
+def leaves_of(model: Any) -> list[Any]:
+    """Return the optimizers of a model that have their own learning rate."""
+    return [leaf for one in optimizers_of(model) for leaf in leaf_optimizers(one)]
+
+
 def optimizers_of(model: Any) -> list[Any]:
     """Return each optimizer of a model once, in the same order on all ranks."""
     return _held_by(model, keras.optimizers.Optimizer)
@@ -103,12 +108,19 @@ def variables_of(model: Any) -> list[Any]:
 
 def learning_rate_variables(model: Any) -> list[Any]:
     """Return the learning rates of a model that are variables, not schedules."""
-    rates = [
-        getattr(leaf, "_learning_rate", None)
-        for optimizer in optimizers_of(model)
-        for leaf in leaf_optimizers(optimizer)
-    ]
+    rates = [getattr(leaf, "_learning_rate", None) for leaf in leaves_of(model)]
     return [rate for rate in rates if isinstance(rate, keras.Variable)]
+
+
+def learning_rates_of(model: Any) -> list[float]:
+    """Return the values of `learning_rate_variables`."""
+    return [float(rate.numpy()) for rate in learning_rate_variables(model)]
+
+
+def set_learning_rates(model: Any, rates: Sequence[float]) -> None:
+    """Assign values to `learning_rate_variables`."""
+    for variable, rate in zip(learning_rate_variables(model), rates, strict=True):
+        variable.assign(rate)
 
 
 def multiply_schedule(optimizer: Any, multiplier: keras.Variable) -> None:
