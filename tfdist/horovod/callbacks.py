@@ -192,10 +192,7 @@ class MetricAverageCallback(MetricAverage):
     def _exchange(self, mine: list[Any]) -> list[list[Any]]:
         """Return the logs and weights of all ranks, in elastic jobs as well."""
         with tf.device(self.device), joint_call("MetricAverageCallback"):
-            everyone: list[list[Any]] = native.allgather_object(
-                mine, name="tfdist.logs"
-            )
-        return everyone
+            return native.allgather_object(mine, name="tfdist.logs")
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):

@@ -155,8 +155,7 @@ class Reduction:
                 reduce_retracing=True,
             )
         with self.joint_call("an all-reduce of gradients"):
-            results: list[Any] = self._functions[key](gradients)
-        return results
+            return self._functions[key](gradients)
 
     def _reduce_groups(
         self, gradients: Sequence[Any], plan: Sequence[Sequence[int]]

@@ -39,10 +39,9 @@ def unpack(line: str) -> "dict[str, str]":
         return {}
     try:
         packed = base64.b64decode(line[len(MARK) :], validate=True)
-        variables: dict[str, str] = json.loads(zlib.decompress(packed))
+        return json.loads(zlib.decompress(packed))
     except (ValueError, zlib.error):
         return {}
-    return variables
 
 
 if __name__ == "__main__":

@@ -234,8 +234,7 @@ class HorovodCollective(MonitoredCollective, FusingCollective):
         with self.call(what):
             # A graph even under tf.config.run_functions_eagerly.
             function = self._functions[what].get_concrete_function(messages)
-            results: list[Any] = function(messages)
-        return results
+            return function(messages)
 
     def _build(self, what: str, operation: _Operation, tensors: list[Any]) -> list[Any]:
         """Add one operation to the graph."""

@@ -137,14 +137,13 @@ def _reduce_code(code: CodeType) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
 def _read(content: bytes) -> tuple[Any, Error | None]:
     """Read what the child has left."""
     try:
-        read: tuple[Any, Error | None] = pickle.loads(content)
+        return pickle.loads(content)
     except Exception as error:
         raise RuntimeError(
             "The value of the function must be one that can be unpickled here. "
             f"Received: {type(error).__name__}: {error}. Return numbers, strings, "
             "NumPy arrays, or lists and dictionaries of them."
         ) from error
-    return read
 
 
 def _sources(file: str) -> dict[str, list[str]]:

@@ -89,8 +89,7 @@ class PureStep:
         first.
         """
         with self._reads.reading():
-            results: StepResults = self._function(batch, rows)
-        return results
+            return self._function(batch, rows)
 
     def writer(self, count: int, *, is_packed: bool = True) -> Writer:
         """Return a function that computes `count` batches, traced on first use."""
