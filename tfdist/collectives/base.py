@@ -280,7 +280,7 @@ def name_in_graph(name: str) -> str:
     prefix = "tfdist/" if replica is None else f"tfdist/{number_of(replica)}/"
     # Without Keras's scopes, whose layer counters may differ on the chief.
     with graph.name_scope(None):
-        return str(graph.unique_name(prefix + name)).removeprefix(prefix)
+        return graph.unique_name(prefix + name).removeprefix(prefix)
 
 
 def to_tensor(value: Any) -> Any:

@@ -76,7 +76,7 @@ class Transfers:
         host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
         is_local = host.size == self.size
         host.Free()
-        return bool(is_local)
+        return is_local
 
     def gather_objects(self, value: Any) -> list[Any]:
         """Gather a small value from all ranks, each of which has answered."""
@@ -363,7 +363,7 @@ def _offsets(sizes_bytes: Sequence[int]) -> tuple[list[int], int]:
 
 def _is_alone(array: Any) -> bool:
     """Return whether an array is reduced without being packed."""
-    return bool(array.nbytes >= _ALONE_BYTES)
+    return array.nbytes >= _ALONE_BYTES
 
 
 def _in_place(combine: Any, dtype: Any) -> Callable[[Any, Any, Any], None]:

@@ -137,7 +137,7 @@ def all_local_devices() -> tuple[str, ...]:
 
 def full_name(device: str) -> str:
     """Return the full name of a device of this process, given e.g. "GPU:0"."""
-    return str(_device_util.canonicalize(_device_util.resolve(device)))
+    return _device_util.canonicalize(_device_util.resolve(device))
 
 
 def may_meet() -> bool:

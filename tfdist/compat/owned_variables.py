@@ -86,7 +86,7 @@ class DividedTable(OwnedVariable):
     @property
     def size_bytes(self) -> int:
         """The size of the whole table in bytes."""
-        return int(self.shape.num_elements() * tf.as_dtype(self._dtype).size)
+        return self.shape.num_elements() * tf.as_dtype(self._dtype).size
 
     def _deferred_initialize(self) -> None:
         """Create the rows after a symbolic build; no rank gets another's."""

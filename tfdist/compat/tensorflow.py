@@ -40,7 +40,7 @@ _BATCHED = (
 def has_started() -> bool:
     """Return whether TensorFlow has initialized devices; its first operation does."""
     # Deletable when `tf.config` can tell.
-    return bool(_context.context()._initialized)
+    return _context.context()._initialized
 
 
 def check_not_started() -> None:
@@ -95,13 +95,13 @@ def local_devices(kind: str = "GPU") -> list[str]:
     """Return the full names of this process's GPUs, or else of its CPUs."""
     found = tf.config.list_logical_devices(kind)
     found = found or tf.config.list_logical_devices("CPU")
-    return [str(_device_util.canonicalize(device.name)) for device in found]
+    return [_device_util.canonicalize(device.name) for device in found]
 
 
 def is_deterministic() -> bool:
     """Return whether the program has called `enable_op_determinism`."""
     # Deletable when TensorFlow has a public function for it.
-    return bool(_config.is_op_determinism_enabled())
+    return _config.is_op_determinism_enabled()
 
 
 def abort_collectives(message: str) -> None:

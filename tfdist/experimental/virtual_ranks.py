@@ -302,7 +302,7 @@ def fix_threads() -> int:
         threads = _THREADS
         tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.experimental.enable_op_determinism()
-    return int(threads)
+    return threads
 
 
 def check_virtual_ranks(count: Any, compression: str, shard_optimizer: bool) -> None:

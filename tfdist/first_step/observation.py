@@ -214,10 +214,11 @@ def _amplified() -> Iterator[None]:
             return found
         return tf.nest.map_structure(_more, found)
 
-    with ExitStack() as stack:
-        stack.enter_context(holding(tape, "__enter__", push))
-        stack.enter_context(holding(tape, "__exit__", pop))
-        stack.enter_context(holding(tape, "gradient", amplified))
+    with (
+        holding(tape, "__enter__", push),
+        holding(tape, "__exit__", pop),
+        holding(tape, "gradient", amplified),
+    ):
         yield
 
 

@@ -48,7 +48,7 @@ class SimulatedRanks:
     @property
     def rank(self) -> int:
         """The rank of the current thread."""
-        return int(getattr(self._here, "rank", 0))
+        return getattr(self._here, "rank", 0)
 
     def run(self, function: Callable[[int], Any]) -> list[Any]:
         """Call a function in each rank; return the results, or raise an error."""

@@ -137,4 +137,4 @@ def _are_unique(indices: Any) -> bool:
         return False
     while indices.op.type in ("Cast", "Identity", "Reshape"):
         indices = indices.op.inputs[0]
-    return bool(indices.op.type.startswith(_MAKE_UNIQUE))
+    return indices.op.type.startswith(_MAKE_UNIQUE)

@@ -441,7 +441,7 @@ def _check_reduces(model: keras.Model) -> None:
 def _is_ready(model: keras.Model) -> bool:
     """Return whether all variables exist, or can be created without a batch."""
     others = [one for one in optimizers_of(model) if one is not model.optimizer]
-    return bool(model.built) and all(one.built for one in others)
+    return model.built and all(one.built for one in others)
 
 
 def _variable_of(optimizer: Any) -> Any:

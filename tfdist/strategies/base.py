@@ -1,7 +1,7 @@
 """Base classes of strategies with one or several replicas per process."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -91,12 +91,12 @@ class CollectiveExtended(tf.distribute.StrategyExtended):
         """The collective of all replicas; within a replica, as seen from it."""
         return self.collective
 
-    def standing_in(self, hooks: Any, collective: Any) -> ExitStack:
+    @contextmanager
+    def standing_in(self, hooks: Any, collective: Any) -> Iterator[None]:
         """Let other hooks, of a simulated rank, take the place of the process's."""
-        stack = ExitStack()
-        stack.enter_context(holding(self, "process_hooks", hooks))
-        stack.enter_context(holding(self, "collective", collective))
-        return stack
+        beside = holding(self, "collective", collective)
+        with holding(self, "process_hooks", hooks), beside:
+            yield
 
     def replica_of(self, rank: int, hooks: Any) -> tf.distribute.ReplicaContext:
         """Return the replica context of a simulated rank."""

@@ -65,13 +65,13 @@ def compile_for_strategy(
 def choose_xla(original: Any, self: Any) -> bool:
     """Choose what jit_compile="auto" means: on GPUs XLA, as without a strategy."""
     can_compile = getattr(self._distribute_strategy, "can_compile", False)
-    return _compiles_alone(self) if can_compile else bool(original(self))
+    return _compiles_alone(self) if can_compile else original(self)
 
 
 def _compiles_alone(model: Any) -> bool:
     """Return whether Keras compiles a model by default without a strategy."""
     with holding(model, "_distribute_strategy", None):
-        return bool(model._resolve_auto_jit_compile())
+        return model._resolve_auto_jit_compile()
 
 
 def _tell_of_no_xla(model: Any) -> None:

@@ -256,7 +256,7 @@ def may_leave_ranks_empty(adapter: Any, size: int) -> bool:
     if not isinstance(adapter, ArrayDataAdapter):
         return True
     rows = [adapter.batch_size, adapter.partial_batch_size or adapter.batch_size]
-    return bool(min(rows) < size)
+    return min(rows) < size
 
 
 @contextmanager

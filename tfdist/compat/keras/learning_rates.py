@@ -15,7 +15,7 @@ class OwnDecayOptimizer(keras.optimizers.Optimizer):
 
     def is_decayed(self, variable: Any) -> bool:
         """Return whether a variable has weight decay."""
-        return bool(self._use_weight_decay(variable))
+        return self._use_weight_decay(variable)
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
         """Skip Keras's decoupled weight decay."""

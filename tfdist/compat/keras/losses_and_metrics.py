@@ -209,7 +209,7 @@ def _is_count(value: Any) -> bool:
     # An eager tensor does not know its operation.
     while (op := getattr(value, "op", None)) is not None and op.type in _KEEP_COUNTS:
         value = op.inputs[0]
-    return bool(value.dtype.is_integer or value.dtype.is_bool)
+    return value.dtype.is_integer or value.dtype.is_bool
 
 
 def reset_after_steps(original: Any, self: Any) -> None:

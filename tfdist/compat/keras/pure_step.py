@@ -197,4 +197,4 @@ def _is_on_servers(variable: Any) -> bool:
     if get_stateless_scope() is not None:
         return False
     device = getattr(variable._value, "device", None)
-    return bool(tf.DeviceSpec.from_string(device or "").job == "ps")
+    return tf.DeviceSpec.from_string(device or "").job == "ps"

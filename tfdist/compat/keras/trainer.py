@@ -187,7 +187,7 @@ def _marked(function: Any, optimizer: Any) -> Any:
 
 def _is_train_step(model: Any, step_function: Any) -> bool:
     """Return whether a function is a model's training step, whatever its name."""
-    return bool(step_function == model.train_step)
+    return step_function == model.train_step
 
 
 def make_function_under_strategy(original: Any, self: Any, step_function: Any) -> Any:

@@ -61,7 +61,7 @@ def is_seed_state(variable: Any) -> bool:
     """Return whether a variable is the state of a `SeedGenerator`."""
     # Keras gives every one this name, and lists it among the variables of layers.
     is_of_keras = isinstance(variable, keras.Variable)
-    return is_of_keras and bool(variable.name == "seed_generator_state")
+    return is_of_keras and variable.name == "seed_generator_state"
 
 
 class _View(tf.train.TrackableView):

@@ -1,8 +1,8 @@
 """The implementation of strategies with several devices per process."""
 
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -78,14 +78,14 @@ class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):
         replica = tf.distribute.get_replica_context()
         if replica is None or replica.strategy is not self._container_strategy():
             return None
-        return int(replica._replica_id)
+        return replica._replica_id
 
-    def standing_in(self, hooks: Any, collective: Any) -> ExitStack:
+    @contextmanager
+    def standing_in(self, hooks: Any, collective: Any) -> Iterator[None]:
         """Let other hooks, of a simulated rank, take the place of all devices'."""
-        stack = ExitStack()
-        stack.enter_context(super().standing_in(hooks, collective))
-        stack.enter_context(holding(self, "_replicas", [collective]))
-        return stack
+        beside = holding(self, "_replicas", [collective])
+        with super().standing_in(hooks, collective), beside:
+            yield
 
     def replica_of(self, rank: int, hooks: Any) -> tf.distribute.ReplicaContext:
         """Return the context of a simulated rank, which uses the first device."""
@@ -113,7 +113,7 @@ class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):
     def _use_merge_call(self) -> bool:
         """Return whether TensorFlow may merge replicas: only outside of them."""
         is_outside = tf.distribute.in_cross_replica_context()
-        return bool(is_outside) and not self.process_hooks.are_reduced
+        return is_outside and not self.process_hooks.are_reduced
 
     def _get_variable_creator_initial_value(
         self, replica_id: int, device: Any, primary_var: Any, **kwargs: Any
@@ -191,7 +191,7 @@ class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):
         return compat.by_replica(values)
 
     def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
-        return int(self._replicas[replica_id].rank)
+        return self._replicas[replica_id].rank
 
     def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
         return int(replica_id_in_sync_group) % len(self._replicas)
@@ -249,7 +249,7 @@ def _communication(collective: Collective, devices: Sequence[str]) -> str:
         # A ring, in the order that NCCL needs.
         return "nccl"
     if collective.size > 1:
-        return str(getattr(collective, "communication", "ring"))
+        return getattr(collective, "communication", "ring")
     return choose_transport([cards()])[0]
 
 

@@ -231,4 +231,4 @@ class SimulatedReplicaContext(StepReplicaContext):
     @property
     def replica_id_in_sync_group(self) -> int:
         """The number of the simulated rank."""
-        return int(self._hooks.rank)
+        return self._hooks.rank
