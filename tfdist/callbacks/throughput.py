@@ -255,7 +255,9 @@ class Throughput(keras.callbacks.Callback):
         figures = {f"{unit}_per_second": rate * count for unit, count in units.items()}
         alone = self.alone_examples_per_second
         if alone is not None:
-            figures["scaling_efficiency"] = efficiency(rate, alone, self._processes)
+            figures["scaling_efficiency"] = (
+                efficiency(rate, alone, self._processes) if rate > 0 else math.nan
+            )
         return {name: float(f"{figure:.3g}") for name, figure in figures.items()}
 
 
