@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -54,6 +55,9 @@ BUILT_COMMANDS = {
 # How the names of the modules of the equality matrix begin.
 MATRIX = "distributed/test_equality"
 
+# Which part of the slow tests may run, such as the second of three.
+PART, PARTS = map(int, os.environ.get("TFDIST_SLOW_PART", "1/1").split("/"))
+
 # How the variables begin in which a launcher or a scheduler describes a cluster.
 OF_LAUNCHERS = (
     "TF_CONFIG",
@@ -93,9 +97,24 @@ def pytest_xdist_make_scheduler(config, log):  # type: ignore[no-untyped-def]
     return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the equality matrix, which takes the longest."""
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Begin with the equality matrix, which takes the longest; leave parts out."""
     items.sort(key=lambda item: MATRIX not in item.nodeid)
+    chosen, left_out = [], []
+    for item in items:
+        (left_out if is_of_another_part(item) else chosen).append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = chosen
+
+
+def is_of_another_part(item: pytest.Item) -> bool:
+    """Return whether a slow test is left out; only the matrix divides its files."""
+    file, _, name = item.nodeid.partition("::")
+    group = name if MATRIX in file else file
+    is_of_part = zlib.crc32(group.encode()) % PARTS == PART % PARTS
+    return item.get_closest_marker("slow") is not None and not is_of_part
 
 
 def pytest_collection_finish() -> None:

@@ -15,7 +15,7 @@ def run_tests(tmp_path):
     """Return a function that runs tests under our conftest and gives their report."""
     (tmp_path / "conftest.py").write_text(CONFTEST.read_text())
     (tmp_path / "pytest.ini").write_text(
-        "[pytest]\nmarkers =\n    requires: commands\n"
+        "[pytest]\nmarkers =\n    requires: commands\n    slow: long\n"
     )
 
     def run(code, **env):
@@ -84,3 +84,18 @@ def test_horovodrun_is_looked_for_next_to_python(run_tests, tmp_path, is_built):
 
     assert ("1 passed" if is_built else "1 skipped") in report
     assert ("Run: tfdist horovod install" in report) is not is_built
+
+
+def test_each_slow_test_is_of_one_part(run_tests):
+    code = "".join(f"@pytest.mark.slow\ndef test_{name}(): pass\n" for name in "abcdef")
+    code = f"def test_quick(): pass\n{code}"
+
+    reports = [run_tests(code, TFDIST_SLOW_PART=f"{part}/3") for part in (1, 2, 3)]
+
+    # Those of a file run together.
+    ends = sorted(report.splitlines()[-1].split(" in ")[0] for report in reports)
+    assert [end.strip("= ") for end in ends] == [
+        "1 passed, 6 deselected",
+        "1 passed, 6 deselected",
+        "7 passed",
+    ]
