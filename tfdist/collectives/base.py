@@ -32,6 +32,7 @@ class Collective(ABC):
         size: The number of processes in the job.
         sends_at_once: Whether gradients are sent together, after the backward pass,
             unless the size of buckets is given.
+        is_lone: Whether a sum holds this rank's part alone, as of a simulated rank.
         control: The `ControlPlane`, by which ranks agree without tensors.
         recorder: The record of collectives and steps; by default nothing is recorded.
     """
@@ -39,6 +40,7 @@ class Collective(ABC):
     rank: int
     size: int
     sends_at_once = False
+    is_lone = False
     recorder: Recorder | Unrecorded = Unrecorded()
 
     @property

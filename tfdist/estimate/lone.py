@@ -22,6 +22,8 @@ class LoneCollective(TypedCollective):
         sent: The kind of each entry of the record, and whether it sends gradients.
     """
 
+    is_lone = True
+
     def __init__(self, size: int, recorder: Recorder, *, sends_at_once: bool) -> None:
         self.rank, self.size = 0, size
         self.sends_at_once = sends_at_once

@@ -29,7 +29,7 @@ class RankGradients:
         self._collective = collective
         self._reducer = reducer
         self._noted = noted
-        self._numbers = StepNumbers(collective.size)
+        self._numbers = StepNumbers(1 if collective.is_lone else collective.size)
         # The step that is being traced, or run eagerly.
         self.step: Step | None = None
         # The same in a custom loop.
