@@ -80,7 +80,7 @@ def cluster(
     *,
     size: int = 2,
     args: Sequence[Any] = (),
-    timeout_seconds: float = 120.0,
+    timeout_seconds: float = 300.0,
     env: Mapping[str, str] | None = None,
     check: bool = True,
     collective: str = "tensorflow",
@@ -97,7 +97,7 @@ def cluster(
         target: A function at the top of a module, or the path of a script or program.
         size: Number of processes. Default 2.
         args: The arguments of the function, which must be picklable, or of the script.
-        timeout_seconds: Time limit of the whole run. Default 120 seconds.
+        timeout_seconds: Time limit of the whole run. Default 300 seconds.
         env: Environment variables of every process. Default none.
         check: Whether to raise on failure or timeout. Default True.
         collective: "tensorflow", "mpi" or "horovod", as in `tfdist run --collective`.

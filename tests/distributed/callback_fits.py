@@ -252,7 +252,7 @@ CASES = {
 def run_under_strategy(folder):
     """Run all cases under a strategy; what became of them, by case."""
     strategy = tfdist.strategies.AllReduceStrategy(
-        timeout_seconds=60, check_first_step="off"
+        timeout_seconds=300, check_first_step="off"
     )
     return _run(Ranks(tfdist.rank(), tfdist.size(), JOINT, strategy, folder))
 

@@ -103,12 +103,12 @@ def _strategy_of(place):
     if place.is_as_on_gpus:
         sparse_updates.has_copies_on_gpus = lambda optimizer: True
         collective = tfdist.collectives.TensorFlowCollective(
-            tfdist.cluster.detect(), timeout_seconds=120, communication="nccl"
+            tfdist.cluster.detect(), timeout_seconds=300, communication="nccl"
         )
         return tfdist.strategies.AllReduceStrategy(collective, **how)
     if place.strategy == "AllReduceStrategy":
         return tfdist.strategies.AllReduceStrategy(
-            timeout_seconds=120, virtual_ranks=place.virtual_ranks, **how
+            timeout_seconds=300, virtual_ranks=place.virtual_ranks, **how
         )
     return getattr(tfdist.strategies, place.strategy)(**how)
 

@@ -23,7 +23,7 @@ def run(
     function,
     size=2,
     args=(),
-    timeout_seconds=120,
+    timeout_seconds=600,
     launcher=RUNNER,
 ):
     """Call `function(*args)` on every rank and return the values, by rank.

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SECONDS = 60
+SECONDS = 600
 COMMAND = Path(sys.executable).with_name("tfdist")
 MAIN = "from tfdist_cli.main import main; exit(main())"
 TFDIST = (sys.executable, "-c", MAIN, "run")
@@ -24,7 +24,7 @@ def run(*arguments, command=TFDIST, **options):
     )
 
 
-def printed_by(*words, timeout=300, **options):
+def printed_by(*words, timeout=600, **options):
     """Run a command to its good end; return what it prints."""
     done = subprocess.run(
         [*map(str, words)],

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 # The node's name is also the address at which tasks find each other.
 NODE = "127.0.0.1"
-START_SECONDS = 60
+START_SECONDS = 300
 
 CONFIG = """\
 ClusterName=tests
@@ -53,7 +53,7 @@ class SlurmCluster:
         self._folder = folder
         self.env = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
 
-    def run(self, *command, timeout=300, **options):
+    def run(self, *command, timeout=600, **options):
         """Call a command and return what it has printed, on whichever stream."""
         done = subprocess.run(
             [str(word) for word in command],
@@ -141,7 +141,7 @@ def daemon(command, folder, env):
         finally:
             process.terminate()
             try:
-                process.wait(timeout=20)
+                process.wait(timeout=120)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

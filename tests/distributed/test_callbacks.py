@@ -30,7 +30,7 @@ from horovod_jobs import run
 
 import tfdist
 
-SECONDS = 240
+SECONDS = 600
 HOROVOD = "horovod"
 
 

@@ -11,7 +11,7 @@ import pytest
 import tfdist
 
 pytestmark = pytest.mark.requires("horovodrun")
-SECONDS = 240
+SECONDS = 600
 
 
 def train_with_wrapped_optimizer(mistake):

@@ -33,7 +33,7 @@ def compiled(strategy):
 
 def train(folder):
     """Train on each kind of input; how often rows were seen, and steps taken."""
-    strategy = tfdist.strategies.AllReduceStrategy(timeout_seconds=60)
+    strategy = tfdist.strategies.AllReduceStrategy(timeout_seconds=300)
     if tfdist.is_chief():
         rows = ({"x": float(number)} for number in range(EXAMPLES))
         tfdist.data.write_tfrecords(rows, f"{folder}/few", 2)

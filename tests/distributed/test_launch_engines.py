@@ -7,12 +7,7 @@ import sys
 import pytest
 from launcher import printed_by
 
-pytestmark = [
-    pytest.mark.new_processes,
-    pytest.mark.slow,
-    # Each engine starts several processes of its own.
-    pytest.mark.timeout(900),
-]
+pytestmark = [pytest.mark.new_processes, pytest.mark.slow]
 
 TRAINING = """
 import hashlib, json, os, signal, sys, tfdist
@@ -154,7 +149,7 @@ def found_by(folder, *parts):
     script = folder / "script.py"
     script.write_text("".join(parts))
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    printed = printed_by(sys.executable, script, folder, env=env, timeout=800)
+    printed = printed_by(sys.executable, script, folder, env=env, timeout=1500)
     lines = [line for line in printed.splitlines() if line.startswith("FOUND ")]
     return json.loads(lines[-1].removeprefix("FOUND "))
 

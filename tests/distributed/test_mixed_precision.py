@@ -229,7 +229,7 @@ def custom_loop(strategy):
 def everything():
     """Run all cases in this process; the seven steps would see a check of the first."""
     strategy = tfdist.strategies.AllReduceStrategy(
-        timeout_seconds=60, check_first_step="off"
+        timeout_seconds=300, check_first_step="off"
     )
     results = {name: train(strategy, *case) for name, case in CASES.items()}
     results["custom loop"] = custom_loop(strategy)
@@ -251,13 +251,13 @@ def alone():
 @pytest.fixture(scope="module")
 def one():
     """What one process ends with."""
-    return tfdist.testing.cluster(alone, size=1, timeout_seconds=280).values[0]
+    return tfdist.testing.cluster(alone, size=1, timeout_seconds=600).values[0]
 
 
 @pytest.fixture(scope="module")
 def ranks():
     """Return the results of each rank of a cluster; the matrix has one of three."""
-    return tfdist.testing.cluster(everything, timeout_seconds=280).values
+    return tfdist.testing.cluster(everything, timeout_seconds=600).values
 
 
 @pytest.mark.parametrize("case", [*CASES, *HALF])
@@ -367,7 +367,7 @@ OURS = ("growth after an overflow", "accumulated and clipped", "averaged")
 @pytest.fixture(scope="module")
 def mirrored():
     """What two devices of one process end with."""
-    return tfdist.testing.cluster(on_two_devices, size=1, timeout_seconds=280).values[0]
+    return tfdist.testing.cluster(on_two_devices, size=1, timeout_seconds=600).values[0]
 
 
 @pytest.mark.slow

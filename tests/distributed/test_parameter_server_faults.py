@@ -179,7 +179,7 @@ def alone():
 
 @pytest.fixture(scope="module")
 def apart():
-    return run(run_disturbed, "async", restarts=20, timeout_seconds=400)
+    return run(run_disturbed, "async", restarts=20, timeout_seconds=600)
 
 
 @pytest.fixture(scope="module", params=[0, 1])

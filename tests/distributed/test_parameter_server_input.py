@@ -182,7 +182,7 @@ KILLED = {
     # One worker, once.
     "left alone": fitting(batches, callbacks=kills((0, 20))),
 }
-SECONDS = 300
+SECONDS = 600
 
 
 def run_async():

@@ -5,7 +5,7 @@ from launcher import run
 
 pytestmark = pytest.mark.new_processes
 
-SECONDS = 240
+SECONDS = 600
 PROGRAM = """
 import multiprocessing, sys
 import tfdist

@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 A, B = ADDRESSES
-SECONDS = 240
+SECONDS = 600
 # What docs/clusters.md promises; the launcher hears nothing for 15 s first.
 LOST_SECONDS = 30
 

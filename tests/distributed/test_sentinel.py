@@ -10,7 +10,7 @@ import pytest
 import tfdist
 from tfdist.callbacks import Sentinel
 
-SECONDS = 240
+SECONDS = 600
 BATCH, STEPS, EPOCHS = 6, 8, 2
 FAULTY_STEP = 4
 # Three ranks can tell which of them is wrong.
@@ -80,7 +80,7 @@ def train(strategy, *callbacks, is_frozen=False, **options):
 def train_all(options):
     """Train with each fault; return what is left by case."""
     strategy = tfdist.strategies.AllReduceStrategy(
-        timeout_seconds=60, check_first_step="off", **options
+        timeout_seconds=300, check_first_step="off", **options
     )
     last = tfdist.size() - 1
 

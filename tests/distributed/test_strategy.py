@@ -333,7 +333,7 @@ def tutorial(strategy, folder):
 def check_everything(folder):
     """Run all of the above in this process."""
     strategy = tfdist.strategies.AllReduceStrategy(
-        timeout_seconds=60, check_first_step="off"
+        timeout_seconds=300, check_first_step="off"
     )
     results = {
         "once": each_row_once(strategy),
@@ -357,7 +357,7 @@ def cluster(tmp_path_factory):
     """The results of three processes, with unequal parts, and their files' folder."""
     folder = tmp_path_factory.mktemp("files")
     result = tfdist.testing.cluster(
-        check_everything, size=3, args=(str(folder),), timeout_seconds=240
+        check_everything, size=3, args=(str(folder),), timeout_seconds=600
     )
     return result, folder
 

@@ -14,7 +14,7 @@ from tfdist.testing import ClusterError, cluster
 
 pytestmark = [pytest.mark.new_processes, pytest.mark.slow]
 
-SECONDS = 60
+SECONDS = 600
 
 
 @dataclass

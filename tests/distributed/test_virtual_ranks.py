@@ -7,7 +7,7 @@ import pytest
 
 import tfdist
 
-SECONDS = 400
+SECONDS = 600
 EPOCHS = 2
 
 

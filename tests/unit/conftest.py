@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-SECONDS = 30
+SECONDS = 120
 
 
 # For tests of several devices; modules of tests run operations when they are imported.

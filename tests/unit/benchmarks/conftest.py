@@ -70,7 +70,7 @@ def is_soon():
     """Return what waits until the kernel has a process in a state, such as "T"."""
 
     def is_soon(state, pid):
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while time.monotonic() < end:
             # It stands behind the name, which is in parentheses.
             status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]

@@ -8,7 +8,7 @@ import pytest
 
 from tfdist.benchmarks.turns import Turn, TurnKeeper
 
-SECONDS = 30
+SECONDS = 120
 
 
 def run_members(keeper, groups, rounds):

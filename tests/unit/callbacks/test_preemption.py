@@ -7,7 +7,7 @@ import signal
 
 from tfdist.callbacks.backup.backup_and_restore import received_stop_signals
 
-SECONDS = 10
+SECONDS = 120
 # Enough that some are ended before they have run a line of Python.
 FORKS = 50
 

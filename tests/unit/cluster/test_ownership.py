@@ -8,7 +8,7 @@ import pytest
 
 from tfdist.cluster.ownership import OWNER_VARIABLE, take_rank
 
-SECONDS = 60
+SECONDS = 300
 SIGTERM = -15
 ERROR = "tfdist: A process that rank 0 has started makes the strategy again, "
 

@@ -180,14 +180,14 @@ def test_a_transfer_that_does_not_end_after_a_failure_ends_the_process(
 
     def hang(*_):
         begun.set()
-        go_on.wait(20)
+        go_on.wait(120)
 
     world.Bcast = hang
     transfer = threading.Thread(
         target=transfers.broadcast, args=("it", [np.ones(2)], 0)
     )
     transfer.start()
-    assert begun.wait(20)
+    assert begun.wait(120)
     transfers.stop("rank 1 is gone.")
     go_on.set()
     transfer.join()

@@ -63,7 +63,7 @@ def test_tensorflow_logs_a_ring_on_cpus_for_what_asks_for_nccl_on_gpus():
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=300,
     )
 
     assert ended.stdout.splitlines()[-1] == "[2.0, 4.0]"

@@ -139,7 +139,7 @@ print(model.compiled)
 @needs_horovod
 def test_a_model_is_compiled_in_one_line_with_its_first_optimizer():
     done = subprocess.run(
-        [sys.executable, "-c", ONE_LINE], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", ONE_LINE], capture_output=True, text=True, timeout=300
     )
 
     assert done.stdout == "True\n", done.stderr

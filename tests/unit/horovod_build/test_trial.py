@@ -93,7 +93,7 @@ def test_an_all_reduce_that_fails(launcher, parts, output, code, error):
 
 def test_a_program_that_ends():
     command = ["sh", "-c", "echo a; echo b >&2; exit 4"]
-    assert run_child(command, {}, timeout_seconds=60) == (4, "a\nb\n")
+    assert run_child(command, {}, timeout_seconds=300) == (4, "a\nb\n")
 
 
 @pytest.mark.parametrize("ignore", ["", "trap '' TERM;"])

@@ -8,7 +8,7 @@ import pytest
 from tfdist.launching.job import ProcessSpec
 from tfdist.launching.process import GuardedProcess
 
-SECONDS = 30
+SECONDS = 120
 
 
 class Rank:

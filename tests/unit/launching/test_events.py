@@ -20,7 +20,7 @@ def test_signals_wait_until_they_are_read_and_handlers_come_back():
     before = signal.getsignal(signal.SIGUSR1)
 
     with received_signals([signal.SIGUSR1, signal.SIGINT]) as received:
-        received.settimeout(10)
+        received.settimeout(120)
         os.kill(os.getpid(), signal.SIGUSR1)
         first = received.recv(1)
         os.kill(os.getpid(), signal.SIGINT)

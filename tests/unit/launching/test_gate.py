@@ -11,7 +11,7 @@ import pytest
 
 from tfdist.launching.mpi_gate import Gate, is_own
 
-SECONDS = 20
+SECONDS = 120
 NOBODY = 65534
 NETLINK_SOCK_DIAG = 4
 # Returns what it receives, in capital letters.

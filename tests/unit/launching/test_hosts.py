@@ -132,7 +132,7 @@ def job_of(script=SHOW, size=3):
 
 @pytest.fixture
 def hosts(ssh):
-    return Hosts((HostSlots(A, 2), HostSlots(B, 1)), ssh=ssh, start_timeout_seconds=30)
+    return Hosts((HostSlots(A, 2), HostSlots(B, 1)), ssh=ssh, start_timeout_seconds=300)
 
 
 def test_ranks_are_started_on_their_hosts(hosts, capfd):
@@ -141,7 +141,7 @@ def test_ranks_are_started_on_their_hosts(hosts, capfd):
         result = run_once(
             specs,
             output=Output(),
-            limits=Limits(timeout_seconds=30),
+            limits=Limits(timeout_seconds=300),
             signals=None,
             remote=remote,
         )

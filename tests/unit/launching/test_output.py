@@ -15,7 +15,7 @@ from tfdist.launching.console import STDOUT, Records
 from tfdist.launching.job import ProcessSpec
 from tfdist.launching.output import Output, OutputPump
 
-SECONDS = 30
+SECONDS = 120
 
 
 def spec_of(rank, task=None, **env):

@@ -27,7 +27,7 @@ from tfdist.launching.remote.host import (
     RemoteProcess,
 )
 
-SECONDS = 30
+SECONDS = 120
 HOST = "node2"
 
 

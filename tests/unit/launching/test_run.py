@@ -215,7 +215,7 @@ def test_a_signal_between_two_starts_ends_the_next():
 @pytest.fixture
 def hosts(ssh):
     """Return two hosts, for which shells stand."""
-    return Hosts((HostSlots(A, 2), HostSlots(B, 1)), ssh=ssh, start_timeout_seconds=30)
+    return Hosts((HostSlots(A, 2), HostSlots(B, 1)), ssh=ssh, start_timeout_seconds=300)
 
 
 def test_a_job_on_hosts_is_started_again_on_them(tmp_path, hosts):
@@ -308,7 +308,7 @@ def test_a_worker_on_another_host_is_started_again(tmp_path, hosts):
     job = Job(("/bin/bash", "-c", script), workers=1, ps=1)
 
     hosts = replace(hosts, slots=(HostSlots(A, 1), HostSlots(B, 2)))
-    limits = Limits(timeout_seconds=60, grace_seconds=0.1)
+    limits = Limits(timeout_seconds=300, grace_seconds=0.1)
 
     [attempt] = run_job(job, output=QUIET, hosts=hosts, limits=limits)
 

@@ -15,7 +15,7 @@ from tfdist.launching.remote.host import RemoteHost
 from tfdist.launching.result import failed_seconds
 from tfdist.launching.supervisor import Supervisor
 
-SECONDS = 30
+SECONDS = 120
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tfdist.liveness.hub import Hub
 from tfdist.rendezvous.handshake import RankName
 from tfdist.rendezvous.wire import receive, send
 
-SECONDS = 10
+SECONDS = 120
 REPORT = {"call": 0, "what": "x", "inside": False, "seconds": 0.0, "plan": []}
 BYE = {"kind": "bye", "error": "", "report": REPORT}
 

@@ -15,7 +15,7 @@ from tfdist.recorder.step_times import StepTimes
 from tfdist.rendezvous.handshake import RankName
 from tfdist.rendezvous.wire import receive, send
 
-SECONDS = 10
+SECONDS = 120
 HUB = "rank 0 (worker 0, h:0)"
 
 

@@ -10,7 +10,7 @@ from tfdist.liveness.lifeline import monitor
 from tfdist.rendezvous import handshake
 from tfdist.rendezvous.roll_call import Guest, meet, open_door
 
-SECONDS = 20
+SECONDS = 120
 
 
 class Meeting:

@@ -17,7 +17,7 @@ from tfdist.rendezvous.presence import (
     watch_chief,
 )
 
-SECONDS = 20
+SECONDS = 120
 REFUSED = ConnectionRefusedError("refused")
 SILENT = TimeoutError("timed out")
 

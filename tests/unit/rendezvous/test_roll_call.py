@@ -18,7 +18,7 @@ from tfdist.rendezvous.roll_call import call_roll, open_door
 from tfdist.rendezvous.secret import proof_of
 from tfdist.rendezvous.wire import receive, send
 
-SECONDS = 20
+SECONDS = 120
 NONCE = "0" * 32
 
 

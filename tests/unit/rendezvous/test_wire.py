@@ -10,13 +10,13 @@ from tfdist.rendezvous.wire import Reader, receive, send
 def pair():
     one, other = socket.socketpair()
     for end in (one, other):
-        end.settimeout(10)
+        end.settimeout(120)
     yield one, other
     for end in (one, other):
         end.close()
 
 
-SECONDS = 10
+SECONDS = 120
 
 
 def framed(body):

@@ -11,7 +11,7 @@ from tfdist.cluster.model import Place
 
 pytestmark = pytest.mark.requires("horovodrun")
 
-SECONDS = 20
+SECONDS = 120
 
 
 class Horovod:

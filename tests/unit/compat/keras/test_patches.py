@@ -33,7 +33,7 @@ def run(program):
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     return done.returncode, done.stdout, done.stderr
 

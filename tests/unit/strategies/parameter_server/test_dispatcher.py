@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfdist.strategies.parameter_server import dispatcher
 from tfdist.strategies.parameter_server.dispatcher import Dispatcher, Work
 
-SECONDS = 20
+SECONDS = 120
 LOST = tf.errors.UnavailableError(None, None, "/job:worker/replica:0/task:1")
 
 
