@@ -185,7 +185,7 @@ def test_each_slowed_process_has_its_share_of_a_period(script):
 
 
 def test_slowed_processes_continue_in_the_end(script, is_soon):
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with subprocess.Popen(["sleep", "1000"]) as process:
         try:
             with script("slow_worker").slowed(lambda: {process.pid: 0.5}):
                 assert is_soon("T", process.pid)

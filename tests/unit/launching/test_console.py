@@ -180,7 +180,7 @@ def test_all_is_written_where_little_can_be_taken_at_once():
     reader.start()
     write_all(write_end, data)
     os.close(write_end)
-    reader.join(30)
+    reader.join(120)
 
     assert received == [data]
 

@@ -90,7 +90,7 @@ def test_serving_by_hand_ends_with_ctrl_c(port):
                 break
         server.send_signal(signal.SIGINT)
 
-        assert server.wait(60) == 0
+        assert server.wait(300) == 0
 
 
 def test_a_missing_horovod(port, monkeypatch):

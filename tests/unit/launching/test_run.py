@@ -152,6 +152,13 @@ def test_tensorflow_joins_the_ranks_where_mpirun_fails(
         run_job(shell(script, collective="mpi"), output=QUIET)
 
 
+@pytest.fixture
+def settled(monkeypatch):
+    """Let ranks end by themselves after a failure, however long they take."""
+    monkeypatch.setattr("tfdist.launching.supervisor._SETTLE_SECONDS", 100.0)
+
+
+@pytest.mark.usefixtures("settled")
 def test_a_slot_that_stays_dead_is_left_out(tmp_path):
     place = "$TFDIST_SLOT $TFDIST_RANK $TFDIST_SIZE"
     log = f"{tmp_path}/$TFDIST_SLOT"
@@ -189,9 +196,15 @@ def test_each_start_has_a_log_file_of_its_own(tmp_path):
     assert {end["reason"][:18] for end in ends} == {"rank 0 failed with"}
 
 
+@pytest.mark.usefixtures("settled")
 def test_a_signal_after_a_failure_ends_the_job(tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    fail = f"{{ echo $$ > {fifo}; exit 3; }}"
+    # The launcher has been told of a failure before the process is gone.
+    wait = f"read -r pid < {fifo}; tail -s 0.05 --pid=$pid -f /dev/null"
     stay = f"trap '' TERM; kill -TERM {os.getpid()}; sleep 1000"
-    script = f"[ $TFDIST_RANK = 0 ] || exit 3; read -t 0.3 <> <(:); {stay}"
+    script = f"[ $TFDIST_RANK = 0 ] || {fail}; {wait}; {stay}"
 
     [attempt] = run_job(shell(script), Restarts(5), output=QUIET)
 
@@ -258,8 +271,8 @@ def test_a_host_that_does_not_answer_again_is_replaced(tmp_path, breaking_ssh):
     lines = []
     job = shell(
         f"echo $TFDIST_SLOT >> {tmp_path}/$TFDIST_RANK; [ -e {tmp_path}/away ] && "
-        f"exit 0; [ $TFDIST_RANK = 1 ] || exec sleep 1000; touch {tmp_path}/away; "
-        "exit 3"
+        f"exit 0; [ $TFDIST_RANK = 1 ] || exec sleep 1000; until [ -e {tmp_path}/0 ]; "
+        f"do sleep 0.05; done; touch {tmp_path}/away; exit 3"
     )
 
     attempts = run_job(
@@ -285,7 +298,9 @@ def test_a_host_that_does_not_answer_is_waited_for_without_a_spare(
     tmp_path, breaking_ssh
 ):
     hosts = Hosts((HostSlots(A), HostSlots(B)), ssh=breaking_ssh)
-    job = shell(f"[ $TFDIST_RANK = 1 ] && touch {tmp_path}/away; exit 3")
+    away = f"{tmp_path}/away"
+    wait = f"until [ -e {away} ]; do sleep 0.05; done"
+    job = shell(f"[ $TFDIST_RANK = 1 ] && touch {away}; {wait}; exit 3")
 
     attempts = run_job(job, Restarts(1), output=QUIET, hosts=hosts)
     with pytest.raises(OSError, match=r"(?s)^The connection to .* Received: away\."):

@@ -144,7 +144,7 @@ def unordered():
 
     def read(x):
         if x == 0:
-            second.wait(10)
+            second.wait(120)
         elif x == 1:
             second.set()
         return x
