@@ -5,6 +5,8 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -60,6 +62,7 @@ class Ends:
 @pytest.fixture
 def ranks(monkeypatch):
     monkeypatch.setattr(hub_module, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(hub_module, "_ANSWER_SECONDS", SECONDS)
     made = []
 
     def make(size, **options):
@@ -183,7 +186,9 @@ def test_a_stall_is_explained_by_what_the_ranks_do(ranks, monkeypatch, tmp_path)
     """Rank 2 does not answer."""
     printed = capture_report(monkeypatch)
     monkeypatch.setenv(PROGRESS_VARIABLE, str(tmp_path / "0"))
-    monkeypatch.setattr(hub_module, "_ANSWER_SECONDS", 1.0)
+    seconds = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + seconds[0])
+    monkeypatch.setattr(hub_module, "time", clock)
     ends = ranks(3, timeout_seconds=5.0)
     waits = {"call": 1, "what": "train_step", "inside": True, "seconds": 6.0}
     for rank in (0, 2):
@@ -191,6 +196,11 @@ def test_a_stall_is_explained_by_what_the_ranks_do(ranks, monkeypatch, tmp_path)
     for rank in (0, 1):
         ends.hear(rank, "stacks")
         ends.say(rank, **ANSWER)
+    for rank in range(3):
+        ends.say(rank, kind="exchange", key='["a", 0]', value=0)
+    # The answers, which were sent before, have arrived.
+    ends.hear(0, "values")
+    seconds[0] = 2 * SECONDS
 
     failure = ends.hear(1, "failure")
 

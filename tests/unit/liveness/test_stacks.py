@@ -28,11 +28,11 @@ def test_a_rank_that_waits_for_a_generator_reads_input():
 
     def rows():
         has_begun.set()
-        may_go_on.wait(60)
+        may_go_on.wait(300)
         yield np.ones(3)
 
     def look():
-        has_begun.wait(60)
+        has_begun.wait(300)
         seen["snapshot"] = take_snapshot()
         may_go_on.set()
 
@@ -41,12 +41,12 @@ def test_a_rank_that_waits_for_a_generator_reads_input():
     signature = tf.TensorSpec((3,), tf.float64)
     data = tf.data.Dataset.from_generator(rows, output_signature=signature)
     assert len([*data]) == 1
-    looking.join(60)
+    looking.join(300)
 
     snapshot = seen["snapshot"]
     assert snapshot.reads_input
     assert snapshot.doing.startswith("reads input, `rows()` at line ")
-    assert "may_go_on.wait(60)" in "".join(snapshot.stacks)
+    assert "may_go_on.wait(300)" in "".join(snapshot.stacks)
     assert "look" not in "".join(snapshot.stacks)
 
 
