@@ -16,7 +16,7 @@ EXIT_CODE_OF_LOST_HOST = 255
 TEARDOWN_SECONDS = 10.0
 # The kernel closes the connections of a killed process before its exit is reported. On
 # a busy machine peers fail in between.
-_UNNOTICED_SECONDS = 1.0
+_UNNOTICED_SECONDS = 3.0
 _EXIT_CODES = {
     "done": 0,
     "failed": 1,

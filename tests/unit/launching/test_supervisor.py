@@ -4,11 +4,13 @@ import os
 import signal
 import socket
 import sys
+import time
 
 import pytest
 
 from tfdist.cluster import Task
 from tfdist.cluster.launcher import PROGRESS_VARIABLE
+from tfdist.launching.events import Timers
 from tfdist.launching.job import Limits, ProcessSpec
 from tfdist.launching.output import Output
 from tfdist.launching.remote.host import RemoteHost
@@ -16,6 +18,7 @@ from tfdist.launching.result import failed_seconds
 from tfdist.launching.supervisor import Supervisor
 
 SECONDS = 120
+SUPERVISOR = "tfdist.launching.supervisor"
 
 
 @pytest.fixture
@@ -69,6 +72,33 @@ def meet(tmp_path):
     }
 
 
+@pytest.fixture
+def outlive(tmp_path):
+    """Return two shell commands: "after" waits until the process of "first" is gone."""
+    fifo = tmp_path / "pid"
+    os.mkfifo(fifo)
+    return {
+        "first": f"echo $$ > {fifo}",
+        # It is gone once its guardian has told how it ended.
+        "after": f"read -r pid < {fifo}; tail -s 0.05 --pid=$pid -f /dev/null",
+    }
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """Let peers of a chief that has ended be asked to end at once, but not be killed.
+
+    With a long grace period, which a starved peer may need.
+    """
+    set_stage, waits = Timers.set_stage, iter([0.0])
+    monkeypatch.setattr(
+        Timers,
+        "set_stage",
+        lambda timers, seconds, action: set_stage(timers, next(waits, seconds), action),
+    )
+    return {"grace_seconds": SECONDS}
+
+
 FOREVER = "while :; do sleep 1000 & wait $!; done"
 
 
@@ -78,31 +108,43 @@ def codes_of(result):
 
 @pytest.mark.parametrize(
     ("program", "what"),
-    [("input()", "have not met after 0 s. If"), ("", "never met. If")],
+    [
+        ("import signal; signal.pause()", "have not met after 0 s. If"),
+        ("", "never met. If"),
+    ],
 )
 @pytest.mark.parametrize("progress", ["", "0"])
 def test_ranks_that_have_not_met_are_told_while_they_run_and_in_the_end(
     progress, program, what, tmp_path, monkeypatch, capfd
 ):
-    monkeypatch.setattr("tfdist.launching.supervisor._MEETING_SECONDS", 0.0)
+    monkeypatch.setattr(f"{SUPERVISOR}._MEETING_SECONDS", 0.0)
     path = tmp_path / "progress"
     path.write_text(progress)
     command = sys.executable, "-c", program
     env = {PROGRESS_VARIABLE: str(path)}
-    supervisor = Supervisor(Output(), Limits())
-    supervisor.start([ProcessSpec(rank, command, env) for rank in (0, 1)])
-    supervisor.wait()
-    supervisor.close()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        if program:
+            # The launcher passes it on, and looks at its timers before it hears of the
+            # end of the ranks.
+            ours.send(bytes([signal.SIGUSR1]))
+        supervisor = Supervisor(Output(), Limits(), signals=theirs)
+        supervisor.start([ProcessSpec(rank, command, env) for rank in (0, 1)])
+        supervisor.wait()
+        supervisor.close()
 
     printed = capfd.readouterr().err
     assert (f"tfdist run: the 2 processes {what}" in printed) is not bool(progress)
 
 
-def test_peers_may_fail_by_themselves_before_they_are_ended(supervise, meet):
+def test_peers_may_fail_by_themselves_before_they_are_ended(
+    supervise, outlive, monkeypatch
+):
     """The peer needs a moment to find out; it is not cut short, and not blamed."""
-    peer = f"{meet['ready']}; read -t 0.2 <> <(:); echo 'rank 1 is gone'; exit 9"
+    monkeypatch.setattr(f"{SUPERVISOR}._SETTLE_SECONDS", SECONDS)
+    peer = f"{outlive['after']}; echo 'rank 1 is gone'; exit 9"
 
-    result = supervise(peer, f"{meet['met']}; exit 3").wait()
+    result = supervise(peer, f"{outlive['first']}; exit 3").wait()
 
     assert codes_of(result) == [9, 3]
     assert (result.failed_rank, result.ended_ranks) == (1, ())
@@ -110,32 +152,36 @@ def test_peers_may_fail_by_themselves_before_they_are_ended(supervise, meet):
 
 
 @pytest.mark.parametrize(
-    ("peer", "failed_rank", "headline"),
+    ("peer", "settle_seconds", "headline"),
     [
-        (FOREVER, 1, "rank 1 held up the others, and was ended."),
-        ("exit 0", 0, "rank 0 failed with exit code 1 after "),
+        (FOREVER, 0.1, "rank 1 held up the others, and was ended."),
+        ("exit 0", SECONDS, "rank 0 failed with exit code 1 after "),
     ],
     ids=["held up", "ended well"],
 )
 def test_the_rank_that_held_up_the_others_is_to_blame(
-    peer, failed_rank, headline, supervise, tmp_path
+    peer, settle_seconds, headline, supervise, tmp_path, monkeypatch
 ):
     """Rank 0 fails since rank 1 has not come; `culprit` is what its hub has noted."""
+    monkeypatch.setattr(f"{SUPERVISOR}._SETTLE_SECONDS", settle_seconds)
     (tmp_path / "0.culprit").write_text("1")
     env = {PROGRESS_VARIABLE: str(tmp_path / "0")}
 
     result = supervise("echo rank 1 is late; exit 1", peer, env=env).wait()
 
-    assert (result.failed_rank, result.exit_code) == (failed_rank, 1)
+    assert result.exit_code == 1
     assert result.headline().startswith(headline)
 
 
-def test_a_question_that_no_rank_answers_is_reported(supervise, tmp_path, capfd):
+def test_a_question_that_no_rank_answers_is_reported(
+    supervise, tmp_path, capfd, monkeypatch
+):
+    monkeypatch.setattr(f"{SUPERVISOR}._STACKS_SECONDS", 0.0)
     ours, theirs = socket.socketpair()
     env = {PROGRESS_VARIABLE: str(tmp_path / "0")}
     with ours, theirs:
         ours.send(bytes([signal.SIGUSR2]))
-        script = f"while [ ! -e {tmp_path}/0.ask ]; do sleep 0.1; done; sleep 6"
+        script = f"while [ ! -e {tmp_path}/0.ask ]; do sleep 0.1; done"
         result = supervise(script, env=env, signals=theirs, output=Output()).wait()
 
     assert result.exit_code == 0
@@ -153,8 +199,19 @@ def remote(ssh):
     host.close()
 
 
-def test_rank_0_on_another_host_is_asked_there(remote, supervise, tmp_path, capfd):
-    """It answers there, so the launcher has nothing to report."""
+def test_rank_0_on_another_host_is_asked_there(
+    remote, supervise, tmp_path, capfd, monkeypatch
+):
+    """It answers there, so the launcher, for which it is late then, reports nothing."""
+    question = tmp_path / "0.ask"
+
+    def clock():
+        return time.monotonic() + (0.0 if question.exists() else 2 * SECONDS)
+
+    monkeypatch.setattr(f"{SUPERVISOR}.Timers", lambda: Timers(clock))
+    monkeypatch.setattr(f"{SUPERVISOR}._STACKS_SECONDS", SECONDS)
+    # It looks at the clock so often.
+    monkeypatch.setattr("tfdist.launching.events._LONGEST_WAIT_SECONDS", 0.05)
     ours, theirs = socket.socketpair()
     progress = tmp_path / "0"
     progress.touch()
@@ -162,8 +219,9 @@ def test_rank_0_on_another_host_is_asked_there(remote, supervise, tmp_path, capf
     with ours, theirs:
         ours.send(bytes([signal.SIGUSR2]))
         answer = 'until rm "$TFDIST_PROGRESS_FILE.ask"; do sleep 0.1; done 2>/dev/null'
-        script, options = f"{answer}; sleep 6", {"signals": theirs, "output": Output()}
-        result = supervise(script, env=env, remote=remote, **options).wait()
+        script = f"{answer}; while [ -e {question} ]; do sleep 0.1; done; sleep 1"
+        options = {"signals": theirs, "output": Output(), "env": env}
+        result = supervise(script, remote=remote, **options).wait()
 
     assert result.exit_code == 0
     assert capfd.readouterr().err == ""
@@ -173,14 +231,23 @@ def test_rank_0_on_another_host_is_asked_there(remote, supervise, tmp_path, capf
 ROLES = (Task("chief", 0), Task("worker", 0), Task("worker", 1), Task("ps", 0))
 
 
-def test_the_run_is_what_the_chief_does(supervise, meet):
-    """The others are asked to end, and killed if need be: all is well."""
+def test_the_run_is_what_the_chief_does(supervise, patient):
+    """The others are asked to end: all is well."""
+    others = [FOREVER] * 3
+
+    result = supervise("exit 0", *others, tasks=ROLES, **patient).wait()
+
+    assert (result.reason, result.exit_code) == ("done", 0)
+    assert codes_of(result) == [0, -15, -15, -15]
+
+
+def test_who_does_not_end_after_the_chief_is_killed(supervise, meet):
     deaf = f"trap '' TERM; {meet['ready']}; {FOREVER}"
 
     result = supervise(meet["met"], FOREVER, deaf, FOREVER, tasks=ROLES).wait()
 
     assert (result.reason, result.exit_code) == ("done", 0)
-    assert codes_of(result) == [0, -15, -9, -15]
+    assert codes_of(result)[2] == -9
 
 
 def test_who_fails_after_the_chief_has_ended_well_is_no_failure(supervise, tmp_path):
@@ -196,29 +263,28 @@ def test_who_fails_after_the_chief_has_ended_well_is_no_failure(supervise, tmp_p
     assert (result.reason, codes_of(result)) == ("done", [0, 4])
 
 
-def test_a_chief_that_fails_for_want_of_a_server_is_not_blamed(supervise, meet):
-    chief = f"{meet['met']}; read -t 0.2 <> <(:); exit 1"
+def test_a_chief_that_fails_for_want_of_a_server_is_not_blamed(supervise, outlive):
+    chief, server = f"{outlive['after']}; exit 1", f"{outlive['first']}; kill -9 $$"
 
-    result = supervise(
-        chief, FOREVER, FOREVER, f"{meet['ready']}; kill -9 $$", tasks=ROLES
-    ).wait()
+    result = supervise(chief, FOREVER, FOREVER, server, tasks=ROLES).wait()
 
     assert result.headline().startswith("ps 0 was killed by SIGKILL")
 
 
-def test_a_worker_that_fails_is_started_again(supervise, meet, tmp_path):
+def test_a_worker_that_fails_is_started_again(supervise, meet, patient, tmp_path):
     """It has the same output, and the chief waits for the second one."""
     script = f"if [ -e {tmp_path}/mark ]; then {meet['ready']}; {FOREVER}; fi; "
     script += f"touch {tmp_path}/mark; echo first; kill -9 $$"
 
-    result = supervise(meet["met"], script, tasks=ROLES, restarts=1).wait()
+    result = supervise(meet["met"], script, tasks=ROLES, restarts=1, **patient).wait()
 
     assert (result.reason, codes_of(result)) == ("done", [0, -15])
     assert result.exits[1].tail == ("first",)
 
 
 def test_the_last_worker_without_restarts_ends_the_run(supervise):
-    supervisor = supervise(FOREVER, "exit 3", "exit 3", tasks=ROLES, restarts=1)
+    options = {"restarts": 1, "grace_seconds": SECONDS}
+    supervisor = supervise(FOREVER, "exit 3", "exit 3", tasks=ROLES, **options)
 
     result = supervisor.wait()
 
@@ -239,10 +305,28 @@ def test_signals_that_came_before_the_start_count(supervise):
     assert codes_of(result) == [-signal.SIGTERM]
 
 
-def test_a_guardian_that_is_stopped_is_given_up(supervise):
-    result = supervise(f"kill -STOP $PPID; {FOREVER}", timeout_seconds=0.3).wait()
+def test_a_guardian_that_is_stopped_is_given_up(supervise, meet, tmp_path):
+    script = f"kill -STOP $PPID; {meet['ready']}; {FOREVER}"
+    supervisor = supervise(script, timeout_seconds=0.3)
+    # Until it is stopped, nobody looks at the time.
+    (tmp_path / "fifo").read_text()
+
+    result = supervisor.wait()
 
     assert (result.reason, codes_of(result)) == ("timeout", [-9])
+
+
+def test_only_ranks_that_run_at_the_time_limit_are_ended(
+    supervise, meet, outlive, tmp_path
+):
+    late = f"{outlive['after']}; {meet['ready']}; {FOREVER}"
+    supervisor = supervise(late, outlive["first"], timeout_seconds=0.3)
+    # The other has ended before anybody looks at the time.
+    (tmp_path / "fifo").read_text()
+
+    result = supervisor.wait()
+
+    assert (result.reason, result.ended_ranks) == ("timeout", (0,))
 
 
 NEVER = float("inf")
@@ -260,9 +344,9 @@ NEVER = float("inf")
         # A traceback that is read late counts no later than the end.
         ((5.0, 5.2, False), (5.1, NEVER, False)),
         # A peer saw the closed connection before the launcher was told of the kill.
-        ((5.2, NEVER, True), (9.0, 5.0, False)),
+        ((7.9, NEVER, True), (9.0, 5.0, False)),
         # Killed because the other had failed: the traceback is much older.
-        ((9.0, 5.0, False), (8.0, NEVER, True)),
+        ((9.0, 5.0, False), (8.5, NEVER, True)),
     ],
 )
 def test_the_time_of_a_failure(first, second):
