@@ -93,6 +93,12 @@ def forked(fork_server, monkeypatch):
     fork_all(monkeypatch, fork_server)
 
 
+@pytest.fixture
+def settled(monkeypatch):
+    """Give the ranks that this process starts more time to say what has failed."""
+    monkeypatch.setattr("tfdist.launching.supervisor._SETTLE_SECONDS", 15.0)
+
+
 def fork_all(patch, fork_server):
     """Let new Python processes ask the server for a fork."""
     patch.setenv("PYTHONPATH", STARTUP, prepend=os.pathsep)

@@ -11,6 +11,8 @@ from pathlib import Path
 from tfdist.launching.function.child import load_function, reference_to
 
 RUNNER = (sys.executable, "-m", "horovod.runner.launch", "--gloo")
+# A starved rank may come later than the 30 s for which Horovod waits.
+PATIENCE = {"HOROVOD_START_TIMEOUT": "300", "HOROVOD_GLOO_TIMEOUT_SECONDS": "300"}
 # mpirun refuses root, and more processes than cores, unless told otherwise.
 MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none")
 
@@ -41,7 +43,12 @@ def run(
         # The runner ends its ranks itself when it is asked to end.
         done = subprocess.run(
             ["timeout", "-k", "15", str(timeout_seconds), *command],
-            env={"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", **os.environ},
+            env={
+                "OMP_NUM_THREADS": "1",
+                "TF_CPP_MIN_LOG_LEVEL": "2",
+                **PATIENCE,
+                **os.environ,
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

@@ -460,8 +460,30 @@ QUICK = {
     "diagnosis._BELIEVED_SECONDS": 0.5,
     "lifeline._SEND_PLAN_SECONDS": 0.5,
     "lifeline.BEAT_SECONDS": 0.1,
+    "lifeline._FAREWELL_SECONDS": 0.5,
     "hub.BEAT_SECONDS": 0.1,
 }
+
+
+PATIENT_SECONDS = 1000.0
+
+
+def give_up_once(collective, seconds, condition):
+    """Let rank 0 give up a call after so many seconds, from when a condition holds.
+
+    A starved rank may be late in any call before.
+    """
+    hub = collective.control._hub
+    if hub is None:
+        return
+    assert hub._timeout_seconds == PATIENT_SECONDS
+
+    def wait():
+        while not condition(hub._reports):
+            threading.Event().wait(0.05)
+        hub._timeout_seconds = seconds
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def message_of(call):
@@ -546,9 +568,8 @@ def test_horovod_too_refuses_different_calls():
 def different_graphs():
     import tensorflow as tf
 
-    # Rank 0 looks seldom, so that it finds both ranks beyond their time at once.
-    quick({**QUICK, "lifeline.BEAT_SECONDS": 0.02, "hub.BEAT_SECONDS": 3.0})
-    collective = connect(timeout_seconds=8.0)
+    quick(QUICK)
+    collective = connect(timeout_seconds=PATIENT_SECONDS)
     name = f"of rank {collective.rank}"
 
     @tf.function
@@ -558,6 +579,8 @@ def different_graphs():
 
     traced = step.get_concrete_function(tf.TensorSpec([2], tf.float32))
     collective.barrier()
+    # Rank 0 finds both ranks beyond their time at once.
+    give_up_once(collective, 0.5, lambda of: all(of[rank].plan for rank in range(2)))
 
     def call():
         with collective.call("step"):
@@ -582,7 +605,15 @@ def test_different_graphs_are_an_error_that_names_their_difference(engine):
 
 def too_late():
     quick(QUICK)
-    collective = connect(timeout_seconds=2.0)
+    collective = connect(timeout_seconds=PATIENT_SECONDS)
+    collective.barrier("begin")
+
+    def is_apart(reports):
+        first, other = reports[0], reports[1]
+        waits = first.what == "the exchange of barrier end" and not other.inside
+        return waits and first.call == other.call + 1
+
+    give_up_once(collective, 2.0, is_apart)
     if collective.rank == 1:
         line = collective.control
         with line._arrived:
@@ -598,9 +629,9 @@ def test_a_rank_that_does_not_come_is_named(engine):
     for message in result.values:
         with pytest.raises(
             RuntimeError,
-            match=r"^TimeoutError: rank 0 .* has waited 2 s in the exchange of barrier "
-            r"end\. rank 1 .* is in no joint call.*raise timeout_seconds of the "
-            r"strategy \(now 2\)",
+            match=r"^TimeoutError: rank 0 .* has waited \d+ s in the exchange of "
+            r"barrier end\. rank 1 .* is in no joint call.*raise timeout_seconds of "
+            r"the strategy \(now 2\)",
         ):
             raise RuntimeError(message)
 
@@ -609,13 +640,16 @@ def one_goes(how):
     """Let the last rank go, while the others wait for it."""
     import tensorflow as tf
 
-    # A busy machine too keeps ranks silent, where they are to end in another way.
-    quick({**QUICK, **({"hub.SILENCE_SECONDS": 3.0} if how == "stop" else {})})
+    quick(QUICK)
     collective = connect()
     ones = tf.ones([2])
     collective.all_reduce([ones], name="together")
     # A rank may be done while another still fetches its last part from it.
     collective.barrier("all have it")
+    if how == "stop":
+        # Not before, or when they are to end in another way: a busy machine keeps ranks
+        # silent, too.
+        quick({"hub.SILENCE_SECONDS": 3.0})
     if collective.rank == collective.size - 1:
         if how == "raise":
             raise ValueError("bad weather")
@@ -699,9 +733,15 @@ def with_nccl_that_does_not_start(how):
     ones = tf.ones
     if rank == 1 and how == "fails":
         tf.ones = lambda shape: ones([2])
-    if rank == 1 and how == "hangs":
-        module.try_nccl = lambda devices, size, seconds: None
-    collective = connect(start_timeout_seconds=15)
+    try_nccl = module.try_nccl
+
+    def try_it(devices, size, seconds):
+        assert seconds == PATIENT_SECONDS
+        if rank == 0 or how == "fails":
+            try_nccl(devices, size, 5.0)
+
+    module.try_nccl = try_it
+    collective = connect(start_timeout_seconds=PATIENT_SECONDS)
     tf.ones = ones
     total = tf.function(lambda x: collective.all_reduce([x], name="x")[0])
     return collective.communication, float(total(tf.constant(rank + 1.0)))

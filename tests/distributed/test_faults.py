@@ -83,7 +83,8 @@ def test_a_killed_or_stopped_rank_ends_the_run_and_is_named(
         seconds = time.monotonic() - killed_at
 
     assert launcher.returncode == 128 + signal.SIGKILL, output
-    assert seconds < 30
+    # Long before the strategy would give up.
+    assert seconds < 200
     assert re.search(r"rank 1\b.*SIGKILL", output), output
     assert not any(is_alive(pid) for pid in pids.values())
     record = read_record(tmp_path / "rank.1.flight")
@@ -92,11 +93,21 @@ def test_a_killed_or_stopped_rank_ends_the_run_and_is_named(
     assert {entry.step for entry in record.entries} >= {*range(2, 20)}
 
 
+# Rank 0 is patient until the test has made a file, and with those that answer late.
 READS_SLOWLY = """
-import time
+import pathlib, threading, time
 import keras, numpy as np, tensorflow as tf, tfdist
+from tfdist.liveness import hub
 
-strategy = tfdist.strategies.AllReduceStrategy(timeout_seconds=10)
+def lose_patience():
+    while not pathlib.Path("impatient").exists():
+        time.sleep(0.05)
+    strategy.collective.control._hub._timeout_seconds = 5.0
+
+hub._ANSWER_SECONDS = 100.0
+strategy = tfdist.strategies.AllReduceStrategy()
+if tfdist.is_chief():
+    threading.Thread(target=lose_patience, name="tfdist test", daemon=True).start()
 with strategy.scope():
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile(optimizer="sgd", loss="mse")
@@ -105,7 +116,7 @@ def rows():
     for number in range(1000):
         if number == 40 and tfdist.rank() == 1:
             print("sleeps", flush=True)
-            time.sleep(100)
+            time.sleep(300)
         yield np.ones(4), np.ones(1)
 
 signature = tf.TensorSpec((4,)), tf.TensorSpec((1,))
@@ -119,6 +130,10 @@ model.fit(data.batch(4), verbose=0)
 )
 def test_a_stall_is_explained_by_what_each_rank_does(tmp_path, collective):
     """First on demand, which ends nothing; then because the others wait too long."""
+    reads = r"rank 1 reads input, `rows\(\)` at line 23 of train.py; rank 0 waits in "
+    # The collective is told once the wait has lasted for seconds.
+    reads += r"train_step \(joint call \d+\)(?: for bucket 0 of step 11)?, for \d+ s\."
+    told = rf"^\[0\] tfdist: {reads}$"
     program = tmp_path / "train.py"
     program.write_text(READS_SLOWLY)
     with subprocess.Popen(
@@ -129,31 +144,37 @@ def test_a_stall_is_explained_by_what_each_rank_does(tmp_path, collective):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        cwd=tmp_path,
     ) as launcher:
-        output = ""
-        for awaited in ("sleeps", "Stack of rank 1"):
-            while awaited not in output:
-                line = launcher.stdout.readline()
-                assert line, output
-                output += line
-            if awaited == "sleeps":
-                # On a busy machine rank 0 may still compute the step before.
-                time.sleep(2)
-                launcher.send_signal(signal.SIGUSR2)
-        output += launcher.communicate(timeout=300)[0]
+        read_until(launcher, "sleeps")
+        answer = ""
+        # On a busy machine rank 0 may still compute the step before.
+        while not re.search(told, answer, re.MULTILINE):
+            time.sleep(1)
+            launcher.send_signal(signal.SIGUSR2)
+            answer = read_until(launcher, "Stack of rank 1")
+        (tmp_path / "impatient").touch()
+        output = launcher.communicate(timeout=300)[0]
 
-    reads = r"rank 1 reads input, `rows\(\)` at line 14 of train.py; rank 0 waits in "
-    # The collective is told once the wait has lasted for seconds.
-    reads += r"train_step \(joint call \d+\)(?: for bucket 0 of step 11)?, for \d+ s\."
-    assert len(re.findall(rf"^\[0\] tfdist: {reads}$", output, re.MULTILINE)) == 2
+    assert re.search(told, output, re.MULTILINE), output
     assert re.search(rf"TimeoutError: .* Seen now: {reads} The stacks of all ", output)
     assert re.search(r"Seen now: .* for bucket 0 of step 11, for", output)
     last = output.splitlines()[-1]
     assert "rank 1 held up the others, and was ended." in last
     assert launcher.returncode == 1
-    told = " ".join(printed_by(COMMAND, "blackbox", tmp_path).split())
-    assert re.match(r"rank 1 has not begun .* of step 11, in which rank 0 waits", told)
-    assert "Rank 1 waits for the input of step 11 since" in told
+    found = " ".join(printed_by(COMMAND, "blackbox", tmp_path).split())
+    assert re.match(r"rank 1 has not begun .* of step 11, in which rank 0 waits", found)
+    assert "Rank 1 waits for the input of step 11 since" in found
+
+
+def read_until(launcher, awaited):
+    """Return what a launcher prints until it prints a text."""
+    output = ""
+    while awaited not in output:
+        line = launcher.stdout.readline()
+        assert line, output
+        output += line
+    return output
 
 
 @pytest.mark.parametrize(
@@ -179,6 +200,7 @@ def test_a_lone_worker_calls_the_roll_and_ends(tmp_path, index, present, missing
         assert part in error
 
 
+@pytest.mark.usefixtures("settled")
 def test_a_made_up_tensor_comes_before_the_strategy():
     result = tfdist.testing.cluster(tensor_first, size=2, check=False)
 
@@ -186,6 +208,7 @@ def test_a_made_up_tensor_comes_before_the_strategy():
     assert "must be made before TensorFlow runs" in result.errors[0].message
 
 
+@pytest.mark.usefixtures("settled")
 def test_a_second_strategy_is_refused():
     result = tfdist.testing.cluster(two_strategies, size=2, check=False)
 
@@ -211,7 +234,7 @@ def model_and_rows():
     import keras
     import numpy as np
 
-    strategy = tfdist.strategies.AllReduceStrategy(timeout_seconds=8)
+    strategy = tfdist.strategies.AllReduceStrategy(timeout_seconds=100)
     with strategy.scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
         model.compile(optimizer="sgd", loss="mse")
@@ -223,6 +246,9 @@ def model_and_rows():
 def raises_in_epoch():
     import keras
 
+    from tfdist.liveness import lifeline
+
+    lifeline._FAREWELL_SECONDS = 1.0
     model, rows = model_and_rows()
 
     class Fail(keras.callbacks.Callback):
@@ -242,10 +268,15 @@ def evaluates_alone():
 
 def steps_alone():
     model, rows = model_and_rows()
-    for _ in range(3 if tfdist.is_chief() else 2):
+    for _ in range(2):
         model.train_on_batch(*rows)
     if not tfdist.is_chief():
-        time.sleep(60)
+        time.sleep(300)
+    # What takes long until here is that TensorFlow compiles.
+    hub = model.distribute_strategy.collective.control._hub
+    assert hub._timeout_seconds == 100
+    hub._timeout_seconds = 4
+    model.train_on_batch(*rows)
 
 
 def skips_steps_of_its_own():
@@ -276,6 +307,7 @@ def skips_steps_of_its_own():
     model.fit(x, x, batch_size=4, shuffle=False, verbose=0)
 
 
+@pytest.mark.usefixtures("settled")
 @pytest.mark.parametrize(
     "collective", ["mpi", pytest.param("tensorflow", marks=pytest.mark.slow)]
 )

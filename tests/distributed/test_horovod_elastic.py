@@ -116,7 +116,7 @@ def start(folder, program, hosts, *options, passes=1):
     command += [sys.executable, str(folder / "program.py"), str(folder)]
     done = subprocess.run(
         command,
-        env={"OMP_NUM_THREADS": "1", **os.environ},
+        env={"OMP_NUM_THREADS": "1", "HOROVOD_START_TIMEOUT": "300", **os.environ},
         capture_output=True,
         text=True,
         timeout=SECONDS,

@@ -10,7 +10,10 @@ import pytest
 
 import tfdist
 
-pytestmark = pytest.mark.requires("horovodrun")
+pytestmark = [
+    pytest.mark.requires("horovodrun"),
+    pytest.mark.usefixtures("settled"),
+]
 SECONDS = 600
 
 
@@ -30,7 +33,7 @@ def train_under_strategy(mistake):
     import keras
     import numpy as np
 
-    strategy = tfdist.strategies.HorovodStrategy(timeout_seconds=8)
+    strategy = tfdist.strategies.HorovodStrategy()
     with strategy.scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
@@ -57,6 +60,7 @@ def differ(mistake):
     import numpy as np
 
     import tfdist.horovod as hvd
+    from tfdist.liveness import lifeline
 
     hvd.init()
     is_first = hvd.rank() == 0
@@ -70,6 +74,7 @@ def differ(mistake):
         }
         callbacks = [made[mistake]()]
     elif mistake in ("0 ends", "1 ends"):
+        lifeline._FAREWELL_SECONDS = 1.0
         epochs = 1 if mistake.startswith(str(hvd.rank())) else 2
     elif mistake == "copied":
         model = keras.models.clone_model(model)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from horovod_jobs import MPIRUN
+from horovod_jobs import MPIRUN, PATIENCE
 from launcher import TFDIST
 
 pytestmark = [
@@ -70,7 +70,7 @@ def run(command, tmp_path, program):
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
         text=True,
-        env={"OMP_NUM_THREADS": "1", **os.environ},
+        env={"OMP_NUM_THREADS": "1", **PATIENCE, **os.environ},
         start_new_session=True,
     ) as process:
         try:

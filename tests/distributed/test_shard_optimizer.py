@@ -261,6 +261,7 @@ def save_alone(how, folder):
         fitted(model, epochs=1)
 
 
+@pytest.mark.usefixtures("settled")
 @pytest.mark.parametrize(
     ("how", "error"),
     [
