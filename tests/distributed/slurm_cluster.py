@@ -36,6 +36,7 @@ SelectTypeParameters=CR_Core
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 ReturnToService=2
+MessageTimeout=100
 SlurmdParameters=config_overrides
 NodeName={node} NodeAddr=127.0.0.1 NodeHostname={host} CPUs=4 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP

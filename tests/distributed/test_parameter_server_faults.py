@@ -1,5 +1,6 @@
 """Workers and servers that are killed, or hang, in the midst of an epoch."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -87,7 +88,7 @@ def disturbed(callbacks):
     return row
 
 
-STOPS = 16
+STOPS, FURTHER, SECONDS = 16, 10, 300
 
 
 def stopped(strategy):
@@ -99,7 +100,8 @@ def stopped(strategy):
 
     made, found, progress = [], [], threading.Condition()
 
-    def further_steps(seconds, count=20):
+    # More than are in flight when a worker is stopped.
+    def further_steps(seconds, count=FURTHER):
         first = len(made)
         with progress:
             progress.wait_for(lambda: len(made) >= first + count, seconds)
@@ -107,16 +109,18 @@ def stopped(strategy):
 
     def stop_in_turn():
         # A trace would wait for a stopped worker; by then both have made their first.
-        further_steps(60, 200)
+        further_steps(SECONDS, 200)
         for number in range(STOPS):
-            further_steps(60)
+            further_steps(SECONDS)
             pid = pid_of(WORKERS[number % 2])
             os.kill(pid, signal.SIGSTOP)
             try:
                 # The watchdog kills it only later.
                 found.append(further_steps(0.8 * SILENCE_SECONDS))
             finally:
-                os.kill(pid, signal.SIGCONT)
+                # Its watchdog kills it where this takes longer.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
 
     x, y = data(EXAMPLES)
     with strategy.scope():
@@ -212,7 +216,7 @@ def test_lost_and_hung_workers_change_no_weight_of_a_sync_training(
 
 def check_stops(found):
     """Compare what `stopped` returns with the steps that were to be made."""
-    assert min(found["steps"]) >= 20
+    assert min(found["steps"]) >= FURTHER
     assert len(found["steps"]) == STOPS
     assert found["made"] == found["iterations"]
 

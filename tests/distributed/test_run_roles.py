@@ -114,15 +114,19 @@ def test_each_process_knows_its_task(script, tmp_path):
 
 
 @pytest.mark.requires("taskset")
-def test_an_evaluator_knows_the_job_and_does_not_count():
+def test_an_evaluator_knows_the_job_and_does_not_count(tmp_path):
+    # The chief ends last, as the others would be ended with it.
     code = """
-import os, tfdist.cluster
+import os, pathlib, time, tfdist.cluster
 cluster = tfdist.cluster.detect()
 print("is", cluster.task, "of", cluster.size, sorted(cluster.jobs), flush=True)
+pathlib.Path(f"{cluster.task}.here").touch()
+while cluster.task.type == "chief" and len([*pathlib.Path().glob("*.here")]) < 4:
+    time.sleep(0.02)
 exit(3 if cluster.task.type == "evaluator" else 0)
 """
     roles = ["--workers", "1", "--ps", "1", "--evaluator"]
-    done = to_its_end(*roles, sys.executable, "-c", code)
+    done = to_its_end(*roles, sys.executable, "-c", code, cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
     jobs = "['chief', 'ps', 'worker']"

@@ -103,10 +103,15 @@ def test_a_rank_that_is_killed_is_named():
 
 
 def test_time_is_up():
-    with pytest.raises(ClusterError, match="within 3 s; rank 0 was still") as info:
-        cluster(wait_on_zero, timeout_seconds=3)
+    # On a starved machine rank 1 needs longer.
+    for seconds in (3, 60):
+        with pytest.raises(ClusterError) as info:
+            cluster(wait_on_zero, timeout_seconds=seconds)
+        result = info.value.result
+        if result.values == (None, "value"):
+            break
 
-    result = info.value.result
+    assert f"within {seconds} s; rank 0 was still" in str(info.value)
     assert (result.failed_rank, result.values) == (None, (None, "value"))
     assert "The last lines of rank 0:\nwaiting\n" in str(info.value)
     assert "The last lines of rank 1:\ndone" in str(info.value)

@@ -34,7 +34,7 @@ class TwoHosts:
         key, known = folder / "id", folder / "known_hosts"
         self.ssh = (
             f"ssh -F none -p 2222 -i {key} -o UserKnownHostsFile={known} "
-            "-o LogLevel=ERROR -o ConnectTimeout=5"
+            "-o LogLevel=ERROR -o ConnectTimeout=60"
         )
 
     def inside(self, number, *words):
