@@ -34,6 +34,7 @@ def ten(write):
     return write(encoded(range(10)))
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.integers(1, 9).flatmap(
         lambda size: st.tuples(
@@ -57,7 +58,7 @@ def test_parts_are_all_examples_in_as_many_steps_as_one_process_has(numbers):
 @settings(
     max_examples=2,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     numbers=st.tuples(st.integers(5, 300), st.integers(5, 64)),
