@@ -45,7 +45,7 @@ ALONE_IN_PARTS = Place(1, "tensorflow", virtual_ranks=VIRTUAL_RANKS)
 # A row that leaves the ranks out of step costs a cluster; so many are paid for.
 CLUSTERS = 8
 # A cluster that hangs is ended, and one on a machine with much else to do is not.
-SECONDS_TO_START, SECONDS_OF_A_ROW = 300, 60
+SECONDS_TO_START, SECONDS_OF_A_ROW = 600, 60
 # Ranks wait for each other. Meanwhile other clusters, and other tests, have the cores.
 AT_ONCE = 2
 

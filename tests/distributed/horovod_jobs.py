@@ -25,7 +25,7 @@ def run(
     function,
     size=2,
     args=(),
-    timeout_seconds=600,
+    timeout_seconds=1200,
     launcher=RUNNER,
 ):
     """Call `function(*args)` on every rank and return the values, by rank.

@@ -24,7 +24,7 @@ def run(*arguments, command=TFDIST, **options):
     )
 
 
-def printed_by(*words, timeout=600, **options):
+def printed_by(*words, timeout=1200, **options):
     """Run a command to its good end; return what it prints."""
     done = subprocess.run(
         [*map(str, words)],

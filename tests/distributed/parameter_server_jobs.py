@@ -37,7 +37,7 @@ class Failure(str):
     """The traceback of a row that raised."""
 
 
-def run(function, *args, workers=2, ps=1, timeout_seconds=600, restarts=3):
+def run(function, *args, workers=2, ps=1, timeout_seconds=1200, restarts=3):
     """Call `function(*args)` in every process, and return the chief's value.
 
     The function stands at the top of a module, and itself makes the strategy. With

@@ -54,7 +54,7 @@ class SlurmCluster:
         self._folder = folder
         self.env = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
 
-    def run(self, *command, timeout=600, **options):
+    def run(self, *command, timeout=1200, **options):
         """Call a command and return what it has printed, on whichever stream."""
         done = subprocess.run(
             [str(word) for word in command],

@@ -27,7 +27,7 @@ def started(folder, processes, kills, *stop, restarts=0, precision="mixed_float1
         [*TFDIST, "-np", str(processes), f"--max-restarts={restarts}", *program],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1200,
         check=False,
     )
 

@@ -30,7 +30,7 @@ from horovod_jobs import run
 
 import tfdist
 
-SECONDS = 600
+SECONDS = 1200
 HOROVOD = "horovod"
 
 

@@ -24,7 +24,7 @@ ENGINES = (
     "tensorflow",
     pytest.param("horovod", marks=[NEEDS_HOROVOD, pytest.mark.slow]),
 )
-SECONDS = 600
+SECONDS = 1200
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 # With the tolerance of each.
 FLOATS = {"bfloat16": 1e-2, "float16": 1e-3, "float32": 1e-6, "float64": 1e-15}

@@ -189,7 +189,7 @@ def compress():
 @pytest.fixture(scope="module")
 def ranks():
     """The findings of two processes."""
-    return tfdist.testing.cluster(compress, timeout_seconds=600).values
+    return tfdist.testing.cluster(compress, timeout_seconds=1200).values
 
 
 # Each of 15 updates rounds the sum of two numbers to so many bits; momentum adds up

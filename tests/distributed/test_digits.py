@@ -78,7 +78,7 @@ def test_a_last_batch_with_one_example_for_two_ranks(env, tmp_path):
 def test_its_steps_are_those_of_one_process():
     orders = Orders((str(PROGRAM),), steps=5, float64=True)
 
-    verdict = verify(orders, timeout_seconds=600)
+    verdict = verify(orders, timeout_seconds=1200)
 
     assert verdict.passed, verdict
     assert verdict.rows == 64

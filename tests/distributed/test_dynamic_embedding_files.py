@@ -200,7 +200,7 @@ def run_killed():
 
 
 def test_lost_workers_cost_no_row_and_no_update():
-    rows = run(run_killed, ps=2, restarts=20, timeout_seconds=600)
+    rows = run(run_killed, ps=2, restarts=20, timeout_seconds=1200)
     found = succeeded(rows, "killed")
     ids, counts = np.unique(found["ids"], return_counts=True)
 

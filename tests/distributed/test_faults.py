@@ -313,7 +313,7 @@ def skips_steps_of_its_own():
 )
 def test_ranks_that_apply_in_different_steps_raise(collective):
     result = tfdist.testing.cluster(
-        skips_steps_of_its_own, collective=collective, check=False, timeout_seconds=600
+        skips_steps_of_its_own, collective=collective, check=False, timeout_seconds=1200
     )
 
     assert len(result.errors) == 2
@@ -322,7 +322,7 @@ def test_ranks_that_apply_in_different_steps_raise(collective):
 
 
 def test_a_rank_that_raises_in_an_epoch_is_named():
-    result = tfdist.testing.cluster(raises_in_epoch, check=False, timeout_seconds=600)
+    result = tfdist.testing.cluster(raises_in_epoch, check=False, timeout_seconds=1200)
 
     assert result.problem == "rank 1 of 2 raised ValueError: no such row"
     assert result.exit_codes[0] != 0
@@ -338,7 +338,7 @@ WAITS = r"TimeoutError: rank 0 .* has waited \d+ s in train_step"
 )
 def test_a_rank_elsewhere_is_named(mistake, collective, error):
     result = tfdist.testing.cluster(
-        mistake, collective=collective, check=False, timeout_seconds=600
+        mistake, collective=collective, check=False, timeout_seconds=1200
     )
 
     told = result.errors[0]

@@ -265,7 +265,7 @@ def said_of_all(is_mirrored):
 def said_on(size, *, is_mirrored):
     """Return what the chief says of each program, and what it leaves."""
     chief, *others = cluster(
-        said_of_all, size=size, args=(is_mirrored,), timeout_seconds=600
+        said_of_all, size=size, args=(is_mirrored,), timeout_seconds=1200
     ).values
     for other in others:
         assert not any(texts for texts, _ in other.values()), "only the chief warns"
@@ -339,7 +339,7 @@ def bits_and_error():
 
 
 def test_the_check_changes_no_bit_and_raises_on_all_ranks(said_on_processes):
-    (hashes, raised), (_, other) = cluster(bits_and_error, timeout_seconds=600).values
+    (hashes, raised), (_, other) = cluster(bits_and_error, timeout_seconds=1200).values
 
     for name, digest in hashes.items():
         assert said_on_processes[name][1] == digest, name

@@ -16,7 +16,7 @@ STEPS = 4
 @pytest.fixture(scope="module")
 def found():
     """What each rank has found in each check, by rank."""
-    return run(make_all_checks, timeout_seconds=600)
+    return run(make_all_checks, timeout_seconds=1200)
 
 
 def make_all_checks():

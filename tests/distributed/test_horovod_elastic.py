@@ -13,7 +13,7 @@ import pytest
 
 pytestmark = [pytest.mark.requires("horovodrun"), pytest.mark.slow]
 
-SECONDS = 600
+SECONDS = 1200
 RUNNER = (sys.executable, "-m", "horovod.runner.launch", "--gloo")
 
 # What every program begins with. It writes a line at the end of each epoch.

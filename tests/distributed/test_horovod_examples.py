@@ -369,7 +369,7 @@ def run_programs():
 
 @pytest.fixture(scope="module")
 def found():
-    return run(run_programs, timeout_seconds=600)
+    return run(run_programs, timeout_seconds=1200)
 
 
 @pytest.mark.parametrize("program", [program.__name__ for program in PROGRAMS])

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.requires("horovodrun"),
     pytest.mark.usefixtures("settled"),
 ]
-SECONDS = 600
+SECONDS = 1200
 
 
 def train_with_wrapped_optimizer(mistake):

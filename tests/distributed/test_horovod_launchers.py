@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-SECONDS = 600
+SECONDS = 1200
 HOROVODRUN = (str(Path(sys.executable).with_name("horovodrun")), "-np", "2")
 LAUNCHERS = {
     "horovodrun": (*HOROVODRUN, "--gloo", sys.executable),

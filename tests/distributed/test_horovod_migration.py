@@ -31,7 +31,7 @@ def run_program(program):
 
 
 def test_two_ranks_train_one_model():
-    one, other = run(run_program, args=(str(PROGRAM),), timeout_seconds=600)
+    one, other = run(run_program, args=(str(PROGRAM),), timeout_seconds=1200)
 
     assert one["weights"] == other["weights"]
     assert one["history"] == other["history"]

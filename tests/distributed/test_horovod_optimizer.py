@@ -106,7 +106,7 @@ def results(request):
     """Train in two processes, by the rows of the tests that were chosen."""
     tests = [item for item in request.session.items if item.module is request.module]
     rows = dict.fromkeys(test.callspec.params["row"] for test in tests)
-    (first, alone), (second, _) = run(train_rows, args=([*rows],), timeout_seconds=600)
+    (first, alone), (second, _) = run(train_rows, args=([*rows],), timeout_seconds=1200)
     return first, second, alone
 
 

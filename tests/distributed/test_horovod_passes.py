@@ -133,7 +133,7 @@ def see_all():
 
 @pytest.fixture(scope="module")
 def by_rank():
-    return run(see_all, timeout_seconds=600)
+    return run(see_all, timeout_seconds=1200)
 
 
 @pytest.mark.parametrize(("average", "is_local"), CASES)

@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-SECONDS = 600
+SECONDS = 1200
 HOROVOD = ("-np", "2", "--collective", "horovod")
 # Says who it is and what it has summed up, in one line.
 TALK = """

@@ -105,7 +105,7 @@ def all_options():
 
 @pytest.fixture(scope="module")
 def job():
-    return cluster(all_options, size=SIZE, timeout_seconds=600, collective="horovod")
+    return cluster(all_options, size=SIZE, timeout_seconds=1200, collective="horovod")
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +179,7 @@ def parted():
 
 @pytest.fixture(scope="module")
 def sets():
-    return cluster(parted, size=3, timeout_seconds=600, collective="horovod")
+    return cluster(parted, size=3, timeout_seconds=1200, collective="horovod")
 
 
 def test_the_ranks_of_a_process_set_train_together(sets, alone):
@@ -299,7 +299,7 @@ def adasum_job():
 
 @pytest.mark.requires("mpirun")
 def test_adasum_steps_are_those_of_its_formula():
-    one, other = run(adasum_job, launcher=MPIRUN, timeout_seconds=600)
+    one, other = run(adasum_job, launcher=MPIRUN, timeout_seconds=1200)
 
     for (before, after), (_, after_on_other) in zip(one, other, strict=True):
         for found, wanted in zip(after, steps_by_hand(*before), strict=True):

@@ -220,7 +220,7 @@ def see_all():
 
 @pytest.fixture(scope="module")
 def by_rank():
-    return run(see_all, timeout_seconds=600)
+    return run(see_all, timeout_seconds=1200)
 
 
 def test_values_of_all_kinds_are_reduced_and_gathered(by_rank):

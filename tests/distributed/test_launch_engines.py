@@ -149,7 +149,7 @@ def found_by(folder, *parts):
     script = folder / "script.py"
     script.write_text("".join(parts))
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    printed = printed_by(sys.executable, script, folder, env=env, timeout=1500)
+    printed = printed_by(sys.executable, script, folder, env=env, timeout=3000)
     lines = [line for line in printed.splitlines() if line.startswith("FOUND ")]
     return json.loads(lines[-1].removeprefix("FOUND "))
 

@@ -251,13 +251,13 @@ def alone():
 @pytest.fixture(scope="module")
 def one():
     """What one process ends with."""
-    return tfdist.testing.cluster(alone, size=1, timeout_seconds=600).values[0]
+    return tfdist.testing.cluster(alone, size=1, timeout_seconds=1200).values[0]
 
 
 @pytest.fixture(scope="module")
 def ranks():
     """Return the results of each rank of a cluster; the matrix has one of three."""
-    return tfdist.testing.cluster(everything, timeout_seconds=600).values
+    return tfdist.testing.cluster(everything, timeout_seconds=1200).values
 
 
 @pytest.mark.parametrize("case", [*CASES, *HALF])
@@ -367,7 +367,9 @@ OURS = ("growth after an overflow", "accumulated and clipped", "averaged")
 @pytest.fixture(scope="module")
 def mirrored():
     """What two devices of one process end with."""
-    return tfdist.testing.cluster(on_two_devices, size=1, timeout_seconds=600).values[0]
+    return tfdist.testing.cluster(on_two_devices, size=1, timeout_seconds=1200).values[
+        0
+    ]
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.new_processes
 
 TFDIST = Path(sys.executable).with_name("tfdist")
 TOOL = Path(__file__).with_name("pmix_tool.py")
-SECONDS = 600
+SECONDS = 300
 NOBODY = 65534
 WAIT = """
 import os, time

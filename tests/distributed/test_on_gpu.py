@@ -95,7 +95,7 @@ def tables_of_rank():
 
 
 def test_all_ranks_add_the_rows_of_a_table_in_the_same_order():
-    first, other = cluster(tables_of_rank, timeout_seconds=600).values
+    first, other = cluster(tables_of_rank, timeout_seconds=1200).values
 
     assert len(first) == 5
     assert first == other
@@ -130,7 +130,7 @@ def rates_of_an_epoch():
 
 
 def test_throughput_counts_what_the_card_has_done():
-    ((said, right),) = cluster(rates_of_an_epoch, size=1, timeout_seconds=600).values
+    ((said, right),) = cluster(rates_of_an_epoch, size=1, timeout_seconds=1200).values
 
     assert said == pytest.approx(right, rel=0.05)
 
@@ -195,7 +195,7 @@ def devices_of_rank():
 
 
 def test_ranks_have_cards_and_share_them_over_a_ring_only():
-    result = cluster(devices_of_rank, timeout_seconds=600, collective="tensorflow")
+    result = cluster(devices_of_rank, timeout_seconds=1200, collective="tensorflow")
 
     (first, transport, *_), (second, other, *_) = result.values
     assert transport == other == ("ring" if first == second else "nccl")

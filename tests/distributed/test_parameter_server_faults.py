@@ -183,7 +183,7 @@ def alone():
 
 @pytest.fixture(scope="module")
 def apart():
-    return run(run_disturbed, "async", restarts=20, timeout_seconds=600)
+    return run(run_disturbed, "async", restarts=20, timeout_seconds=1200)
 
 
 @pytest.fixture(scope="module", params=[0, 1])

@@ -182,7 +182,7 @@ KILLED = {
     # One worker, once.
     "left alone": fitting(batches, callbacks=kills((0, 20))),
 }
-SECONDS = 600
+SECONDS = 1200
 
 
 def run_async():

@@ -16,7 +16,7 @@ from tfdist.rendezvous.presence import wait_for_servers
 pytestmark = pytest.mark.slow
 
 # An end is waited for longer than a start, so that what is late is named.
-SECONDS, START_SECONDS = 600, 300
+SECONDS, START_SECONDS = 1200, 600
 SERVE = """
 import sys
 from tfdist.cluster import detect

@@ -5,7 +5,7 @@ from launcher import run
 
 pytestmark = pytest.mark.new_processes
 
-SECONDS = 600
+SECONDS = 1200
 PROGRAM = """
 import multiprocessing, sys
 import tfdist

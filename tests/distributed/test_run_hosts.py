@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 A, B = ADDRESSES
-SECONDS = 600
+SECONDS = 1200
 # The launcher hears nothing for 15 s first. A starved one then needs longer than the
 # 30 s that docs/clusters.md promises.
 LOST_SECONDS = 150

@@ -10,7 +10,7 @@ from tfdist.launching.machine import free_ports
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 600
+SECONDS = 1200
 LAUNCH = """
 import json, sys
 from tfdist.cluster import Cluster, Task

@@ -10,7 +10,7 @@ import pytest
 import tfdist
 from tfdist.callbacks import Sentinel
 
-SECONDS = 600
+SECONDS = 1200
 BATCH, STEPS, EPOCHS = 6, 8, 2
 FAULTY_STEP = 4
 # Three ranks can tell which of them is wrong.

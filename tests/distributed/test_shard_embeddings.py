@@ -127,7 +127,7 @@ def saved(tmp_path_factory):
     """The folder that two ranks have filled."""
     folder = tmp_path_factory.mktemp("divided")
     tfdist.testing.cluster(
-        save_in_every_way, args=(folder,), timeout_seconds=600, collective="mpi"
+        save_in_every_way, args=(folder,), timeout_seconds=1200, collective="mpi"
     )
     return folder
 
@@ -148,7 +148,7 @@ def test_files_are_those_of_plain_keras(saved, name, tmp_path):
 
 
 def test_other_numbers_of_ranks_continue_from_backups_and_files(saved):
-    tfdist.testing.cluster(resume, size=3, args=(saved,), timeout_seconds=600)
+    tfdist.testing.cluster(resume, size=3, args=(saved,), timeout_seconds=1200)
 
     uninterrupted = values_of(trained(None))
     check_equal(values_in(saved / "of 3" / "backup.keras"), uninterrupted)
@@ -201,7 +201,7 @@ def bytes_of_large_table(folder):
 @pytest.mark.slow
 def test_no_rank_has_the_whole_table_in_memory(tmp_path):
     ranks = tfdist.testing.cluster(
-        bytes_of_large_table, args=(tmp_path,), timeout_seconds=600, collective="mpi"
+        bytes_of_large_table, args=(tmp_path,), timeout_seconds=1200, collective="mpi"
     ).values
     part = LARGE_BYTES / 2
     for found in ranks:

@@ -171,7 +171,7 @@ def sharded(tmp_path_factory):
     The rows of `test_equality_shard_optimizer.py` run on every engine.
     """
     folder = tmp_path_factory.mktemp("sharded")
-    ranks = tfdist.testing.cluster(shard, args=(folder,), timeout_seconds=600).values
+    ranks = tfdist.testing.cluster(shard, args=(folder,), timeout_seconds=1200).values
     return folder, ranks
 
 
@@ -219,7 +219,7 @@ def resumed(sharded):
     """The folder, and the weights of three ranks that have gone on from its files."""
     folder, _ = sharded
     ranks = tfdist.testing.cluster(
-        resume, size=3, args=(folder,), timeout_seconds=600
+        resume, size=3, args=(folder,), timeout_seconds=1200
     ).values
     return folder, ranks
 
@@ -283,7 +283,7 @@ def save_alone(how, folder):
 )
 def test_a_chief_that_saves_alone_is_refused_without_a_hang(tmp_path, how, error):
     result = tfdist.testing.cluster(
-        save_alone, args=(how, tmp_path), timeout_seconds=600, check=False
+        save_alone, args=(how, tmp_path), timeout_seconds=1200, check=False
     )
 
     assert error in result.errors[0].message
@@ -324,7 +324,7 @@ def bytes_of_a_save(folder):
 def test_a_save_adds_little_more_than_the_largest_weight(tmp_path):
     # Each rank keeps half of the rows of its variables in the optimizer.
     chief, other = tfdist.testing.cluster(
-        bytes_of_a_save, args=(tmp_path,), timeout_seconds=600
+        bytes_of_a_save, args=(tmp_path,), timeout_seconds=1200
     ).values
 
     assert chief < 1.2 * LARGE_BYTES

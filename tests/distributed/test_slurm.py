@@ -110,7 +110,7 @@ def test_the_recipe_trains_two_tasks_together(slurm, tmp_path, monkeypatch):
         f"--output={log}",
         *(ROOT / "examples" / "slurm" / "train.sbatch", "--epochs", 2),
         cwd=ROOT,
-        timeout=600,
+        timeout=1200,
     )
     printed = log.read_text().replace("\r", "\n")
 

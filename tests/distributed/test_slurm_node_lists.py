@@ -46,7 +46,7 @@ def expanded_by_slurm(tmp_path_factory):
             capture_output=True,
             text=True,
             check=True,
-            timeout=600,
+            timeout=1200,
         )
         return tuple(done.stdout.split())
 

@@ -357,7 +357,7 @@ def cluster(tmp_path_factory):
     """The results of three processes, with unequal parts, and their files' folder."""
     folder = tmp_path_factory.mktemp("files")
     result = tfdist.testing.cluster(
-        check_everything, size=3, args=(str(folder),), timeout_seconds=600
+        check_everything, size=3, args=(str(folder),), timeout_seconds=1200
     )
     return result, folder
 

@@ -139,7 +139,7 @@ def verdict_of(tmp_path):
 
     def run(fault, **orders):
         orders = Orders((str(script), fault), steps=3, **orders)
-        return verify(orders, timeout_seconds=600)
+        return verify(orders, timeout_seconds=1200)
 
     return run
 
@@ -245,7 +245,7 @@ def verdict_on_images(tmp_path):
 
     def run(levels, fault, **orders):
         orders = Orders((str(script), str(levels), fault), **orders)
-        return verify(orders, timeout_seconds=600)
+        return verify(orders, timeout_seconds=1200)
 
     return run
 

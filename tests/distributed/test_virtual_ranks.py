@@ -7,7 +7,7 @@ import pytest
 
 import tfdist
 
-SECONDS = 600
+SECONDS = 1200
 EPOCHS = 2
 
 

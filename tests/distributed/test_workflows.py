@@ -181,7 +181,7 @@ def test_a_command_does_what_it_should(command, folder):
         env={**os.environ, "TFDS_DATA_DIR": str(folder), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1200,
         check=False,
     )
 

@@ -10,7 +10,7 @@ import time
 from contextlib import ExitStack, contextmanager
 
 ADDRESSES = ("10.77.19.1", "10.77.19.2")
-SECONDS = 600
+SECONDS = 300
 
 
 def root(*words, **options):
