@@ -8,25 +8,13 @@ import tensorflow as tf
 import tfdist
 
 STEPS = 15
-# More than a step takes on a machine that other work slows down. A process that stands
-# still for a second is as slow as one that sleeps in ten steps, so that some verdicts
-# may be about that.
-SLEEP_SECONDS, ATTEMPTS = 0.1, 5
+# More than a step takes on a machine that other work slows down.
+SLEEP_SECONDS = 0.1
 NAMES = ("input", "compute", "communication", "waiting")
 
 
-BECAUSE = {
-    "input": "because it waits for its input",
-    "callback": "because its compute or callbacks take longer",
-}
-
-
 def train_with_a_slow_rank(folder):
-    """Train: rank 1 is slow in its input, then in a callback.
-
-    Each until the verdicts are right, if they ever are. Returns by cause the number of
-    the last attempt, and what it printed.
-    """
+    """Train twice: rank 1 is slow in its input, then in a callback."""
     import contextlib
     import io
     import time
@@ -54,28 +42,16 @@ def train_with_a_slow_rank(folder):
 
     signature = tf.TensorSpec((4, 4)), tf.TensorSpec((4, 1))
     data = tf.data.Dataset.from_generator(rows, output_signature=signature)
-    verdict = tfdist.callbacks.Verdict()
+    verdict = tfdist.callbacks.Verdict(log_dir=folder)
     printed = {}
     for cause in slow:
         slow.update(input=False, callback=False)
         slow[cause] = True
-        for attempt in range(ATTEMPTS):
-            verdict.log_dir = f"{folder}/{cause}.{attempt}"
-            output = io.StringIO()
-            with contextlib.redirect_stdout(output):
-                model.fit(data, epochs=2, verbose=0, callbacks=[verdict, Sleep()])
-            printed[cause] = attempt, output.getvalue().splitlines()
-            told = is_right(cause, printed[cause][1])
-            if strategy.collective.exchange("the verdict is right", told)[0]:
-                break
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            model.fit(data, epochs=2, verbose=0, callbacks=[verdict, Sleep()])
+        printed[cause] = output.getvalue().splitlines()
     return printed
-
-
-def is_right(cause, lines):
-    """Return whether both epochs blame rank 1, for the right reason."""
-    heads = [line for line in lines if " takes " in line]
-    about = [": rank 1 takes " in head and BECAUSE[cause] in head for head in heads]
-    return about == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -86,17 +62,19 @@ def test_the_slow_rank_and_its_cause_are_named(collective, tmp_path):
         train_with_a_slow_rank, args=(str(tmp_path),), collective=collective
     ).values
 
-    assert [lines for _, lines in other.values()] == [[], []]
-    for cause, because in BECAUSE.items():
-        _, lines = chief[cause]
+    assert other == {"input": [], "callback": []}
+    for cause, because in (
+        ("input", "because it waits for its input"),
+        ("callback", "because its compute or callbacks take longer"),
+    ):
+        lines = chief[cause]
         assert len(lines) == 6
         for epoch, (head, slowest, typical) in ((1, lines[:3]), (2, lines[3:])):
             assert head.startswith(f"tfdist: epoch {epoch}: rank 1 takes ")
             assert because in head
             assert slowest.startswith("  rank 1, the slowest: input ")
             assert typical.startswith("  rank 0, a typical one: input ")
-    attempt, _ = chief["input"]
-    assert_a_series_for_each_rank(tmp_path / f"input.{attempt}")
+    assert_a_series_for_each_rank(tmp_path)
 
 
 def assert_a_series_for_each_rank(folder):
@@ -105,8 +83,8 @@ def assert_a_series_for_each_rank(folder):
     for rank in (0, 1):
         shares = steps.setdefault(rank, {0: {}, 1: {}})
         files = sorted((folder / f"rank_{rank}").iterdir(), key=os.path.getmtime)
-        # A file for each epoch.
-        for file in files:
+        # Of the first `fit`, a file for each epoch.
+        for file in files[:2]:
             for event in tf.compat.v1.train.summary_iterator(str(file)):
                 for value in event.summary.value:
                     assert value.metadata.plugin_data.plugin_name == "scalars"
