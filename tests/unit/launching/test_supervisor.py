@@ -208,7 +208,7 @@ def test_rank_0_on_another_host_is_asked_there(
     def clock():
         return time.monotonic() + (0.0 if question.exists() else 2 * SECONDS)
 
-    monkeypatch.setattr(f"{SUPERVISOR}.Timers", lambda: Timers(clock))
+    monkeypatch.setattr("tfdist.launching.events.monotonic", clock)
     monkeypatch.setattr(f"{SUPERVISOR}._STACKS_SECONDS", SECONDS)
     # It looks at the clock so often.
     monkeypatch.setattr("tfdist.launching.events._LONGEST_WAIT_SECONDS", 0.05)
