@@ -171,7 +171,7 @@ def _check_order(args: argparse.Namespace) -> None:
 
 
 def given_options(args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Return those of some options that have a value, as {"--max-restarts": 3}."""
+    """Return the options that have a value, such as {"--max-restarts": 3}."""
     values = {name: getattr(args, name) for name in names}
     return {
         "-H" if name == "H" else "--" + name.replace("_", "-"): value

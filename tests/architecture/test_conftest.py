@@ -92,7 +92,7 @@ def test_each_slow_test_is_of_one_part(run_tests):
 
     reports = [run_tests(code, TFDIST_SLOW_PART=f"{part}/3") for part in (1, 2, 3)]
 
-    # Those of a file run together.
+    # The tests of a file run together.
     ends = sorted(report.splitlines()[-1].split(" in ")[0] for report in reports)
     assert [end.strip("= ") for end in ends] == [
         "1 passed, 6 deselected",

@@ -308,7 +308,7 @@ def test_signals_that_came_before_the_start_count(supervise):
 def test_a_guardian_that_is_stopped_is_given_up(supervise, meet, tmp_path):
     script = f"kill -STOP $PPID; {meet['ready']}; {FOREVER}"
     supervisor = supervise(script, timeout_seconds=0.3)
-    # Until it is stopped, nobody looks at the time.
+    # Until it is stopped, the time is not looked at.
     (tmp_path / "fifo").read_text()
 
     result = supervisor.wait()
