@@ -12,7 +12,7 @@ from equality_matrix import Matrix
 
 # The first test of the matrix waits for the rows of several modules. Their processes
 # have a limit of their own.
-MATRIX_SECONDS = 9000
+MATRIX_SECONDS = 3000
 # Where Python looks for `sitecustomize`.
 STARTUP = str(Path(__file__).with_name("startup"))
 FORK_SERVER = Path(__file__).with_name("fork_server.py")

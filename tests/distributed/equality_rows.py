@@ -90,6 +90,7 @@ def _strategy_of(place):
     """Return the strategy of a `Place`; that of TensorFlow for plain Keras."""
     import tensorflow as tf
 
+    from tfdist.collectives.tensorflow import TensorFlowCollective
     from tfdist.compat import sparse_updates
 
     if not place.strategy:
@@ -102,7 +103,7 @@ def _strategy_of(place):
     how = {"check_first_step": "raise" if is_checked else "off"}
     if place.is_as_on_gpus:
         sparse_updates.has_copies_on_gpus = lambda optimizer: True
-        collective = tfdist.collectives.TensorFlowCollective(
+        collective = TensorFlowCollective(
             tfdist.cluster.detect(), timeout_seconds=300, communication="nccl"
         )
         return tfdist.strategies.AllReduceStrategy(collective, **how)

@@ -83,8 +83,7 @@ def test_a_killed_or_stopped_rank_ends_the_run_and_is_named(
         seconds = time.monotonic() - killed_at
 
     assert launcher.returncode == 128 + signal.SIGKILL, output
-    # Long before the strategy would give up.
-    assert seconds < 200
+    assert seconds < 30
     assert re.search(r"rank 1\b.*SIGKILL", output), output
     assert not any(is_alive(pid) for pid in pids.values())
     record = read_record(tmp_path / "rank.1.flight")

@@ -88,7 +88,7 @@ def disturbed(callbacks):
     return row
 
 
-STOPS, FURTHER, SECONDS = 16, 10, 300
+STOPS, FURTHER, SECONDS = 16, 20, 300
 
 
 def stopped(strategy):

@@ -68,7 +68,7 @@ def test_the_report(logs):
         assert epoch.logs["loss"] > 0
         assert epoch.logs["examples_per_second"] > 0
         # Rank 0 waits while rank 1 sleeps.
-        assert epoch.by_rank[0].collectives > SLEEP_SECONDS / 3
+        assert epoch.by_rank[0].collectives > SLEEP_SECONDS / 2
         assert epoch.by_rank[1].compute > SLEEP_SECONDS
 
 
@@ -91,14 +91,13 @@ def test_the_trace(logs, ahead, tmp_path):
             lengths.setdefault(kind, []).append(event["dur"] / 1e6)
     least = SLEEP_SECONDS / 3
     waits = [length for length in lengths[0, "waits for rank 1"] if length > least]
-    # Two epochs, in each of whose steps rank 1 sleeps, and is later than rank 0 unless
-    # that one is disturbed.
-    assert len(waits) > STEPS
-    assert SLEEP_SECONDS / 2 < median(waits) < 100.0
+    # Two epochs, in each of whose steps rank 1 sleeps.
+    assert len(waits) >= 2 * STEPS - 2
+    assert median(waits) == pytest.approx(SLEEP_SECONDS, rel=0.5)
     assert len(lengths[1, "late"]) >= len(waits)
     # Rank 1 may wait long for rank 0 when training starts, and not in most steps.
     others = lengths.get((1, "waits for rank 0"), [])
-    assert sum(length > SLEEP_SECONDS * 2 / 3 for length in others) < len(waits)
+    assert sum(length > SLEEP_SECONDS * 2 / 3 for length in others) < len(waits) / 2
 
 
 def set_ahead(ring, seconds):

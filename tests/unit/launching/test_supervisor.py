@@ -170,6 +170,7 @@ def test_the_rank_that_held_up_the_others_is_to_blame(
     result = supervise("echo rank 1 is late; exit 1", peer, env=env).wait()
 
     assert result.exit_code == 1
+    assert headline.startswith(f"rank {result.failed_rank} ")
     assert result.headline().startswith(headline)
 
 
@@ -321,7 +322,7 @@ def test_only_ranks_that_run_at_the_time_limit_are_ended(
 ):
     late = f"{outlive['after']}; {meet['ready']}; {FOREVER}"
     supervisor = supervise(late, outlive["first"], timeout_seconds=0.3)
-    # The other has ended before anybody looks at the time.
+    # The other has ended before the time is looked at.
     (tmp_path / "fifo").read_text()
 
     result = supervisor.wait()
