@@ -24,7 +24,7 @@ from tfdist.sharding.tables import look_up
 _SAVE = "a save by every rank, which sharding needs"
 _OWNED = "an owned variable"
 # The most numbers of a variable that the chief receives at once.
-_PART_ELEMENTS = 2 << 20
+_PART_ELEMENTS = 1 << 19
 
 
 class WeightOwners:
@@ -193,21 +193,26 @@ class WeightOwners:
         return whole
 
     def _parts_of(self, variable: Any) -> Iterator[tuple[slice, Any]]:
-        """Send all ranks what owners have of a variable, part by part."""
+        """Send the chief what owners have of a variable, part by part."""
         dtype, shape = tf.as_dtype(variable.dtype), tuple(variable.shape)
         kept, rest = {variable.owner: slice(0, math.prod(shape))}, shape[:0]
         if variable.owner == DIVIDED:
             kept, rest = dict(enumerate(rows_by_rank(shape[0], self.size))), shape[1:]
         step = max(1, _PART_ELEMENTS // max(1, math.prod(rest)))
         for rank, places in kept.items():
+            if rank == 0 < self.rank:
+                # The chief needs nothing sent of its own.
+                continue
             read = _reader_of(variable) if rank == self.rank else None
             for start in range(places.start, places.stop, step):
                 stop = min(start + step, places.stop)
-                part = tf.zeros([stop - start, *rest], dtype)
-                if read is not None:
+                if read is None:
+                    part = tf.zeros([stop - start, *rest], dtype)
+                else:
                     part = read(start - places.start, stop - places.start)
-                (sent,) = self._collective.broadcast([part], rank, name=_OWNED)
-                yield slice(start, stop), sent
+                if rank > 0:
+                    (part,) = self._collective.broadcast([part], rank, name=_OWNED)
+                yield slice(start, stop), part
 
 
 def _reader_of(variable: Any) -> Callable[[int, int], Any]:
