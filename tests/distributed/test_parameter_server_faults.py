@@ -25,7 +25,7 @@ import tfdist
 WORKERS = ("worker 0", "worker 1")
 # The last batch is a short one.
 EXAMPLES, BATCH, EPOCHS = 1001, 10, 2
-SILENCE_SECONDS = 5.0
+SILENCE_SECONDS = 10.0
 
 
 def signals_at(*moments, tasks=WORKERS):
