@@ -71,22 +71,6 @@ def multiplied_schedule(strategy):
     return train(strategy, [], [decay(), warmup(), scale()], [scale()], make=make)
 
 
-def beside_a_plateau(strategy):
-    import keras
-
-    plateau = keras.callbacks.ReduceLROnPlateau(
-        monitor="loss", patience=1, factor=0.5, min_delta=1.0
-    )
-    callbacks = [plateau, without_momentum(), scale()]
-    return train(strategy, callbacks, callbacks)
-
-
-def without_momentum():
-    return tfdist.callbacks.LearningRateSchedule(
-        0.9, staircase=False, momentum_correction=False
-    )
-
-
 def of_the_last_rank(strategy):
     """The last rank alone has changed its weights by hand."""
     last = tfdist.size() - 1
@@ -134,16 +118,12 @@ def files_of_the_chief(strategy):
 ROWS = {
     "warm-up, scale, schedule, two fits": in_two_fits,
     "schedule of Keras, multiplied": multiplied_schedule,
-    "beside ReduceLROnPlateau": beside_a_plateau,
     "BroadcastVariables": of_the_last_rank,
     "RankZero": on_the_chief,
     "files of the chief": files_of_the_chief,
 }
-# Of each, another row of `make test` has the subject too.
-VARIANTS = [
-    "beside ReduceLROnPlateau",
-    "schedule of Keras, multiplied",
-]
+# Another row of `make test` has its subject too.
+VARIANTS = ["schedule of Keras, multiplied"]
 
 
 @pytest.mark.parametrize(("row", "column"), everywhere(ROWS, variants=VARIANTS))

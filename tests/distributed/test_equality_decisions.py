@@ -94,13 +94,6 @@ def early_stopping(strategy):
     )
 
 
-def scheduler(strategy):
-    import keras
-
-    callback = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
-    return train(strategy, callback)
-
-
 def terminate_on_nan(strategy):
     """A row of the third batch that only the last rank has."""
     import keras
@@ -177,17 +170,14 @@ BEGIN, END = ("on_epoch_begin", 1), ("on_epoch_end", 1)
 ONE = {"on_rank": 1, "is_agreed": True}
 ROWS = {
     "EarlyStopping": early_stopping,
-    "LearningRateScheduler": scheduler,
-    "TerminateOnNaN": terminate_on_nan,
-    "stop, all ranks, mid-epoch": doing(*MID_EPOCH, stop),
-    "stop, one rank, mid-epoch": doing(*MID_EPOCH, stop, **ONE),
-    "stop, one rank, epoch begin": doing(*BEGIN, stop, **ONE),
-    "learning rate, chief, epoch begin": doing(*BEGIN, slow_down, on_rank=0),
-    "learning rate, another rank, epoch end": doing(*END, slow_down, **ONE),
-    "learning rate, another rank, mid-epoch": doing(*MID_EPOCH, slow_down, **ONE),
     "predict, mid-epoch": doing(*MID_EPOCH, predict),
+    "learning rate, another rank, epoch end": doing(*END, slow_down, **ONE),
     "fit in a callback": fit_in_a_callback,
+    "stop, one rank, epoch begin": doing(*BEGIN, stop, **ONE),
+    "TerminateOnNaN": terminate_on_nan,
+    "stop, one rank, mid-epoch": doing(*MID_EPOCH, stop, **ONE),
     "apply in branches": fitting(branching, large_batches, rows=97),
+    "learning rate, another rank, mid-epoch": doing(*MID_EPOCH, slow_down, **ONE),
     "apply in branches, accumulated": fitting(
         branching,
         large_batches,
@@ -195,24 +185,13 @@ ROWS = {
         optimizer=optimizer("SGD", 0.1, gradient_accumulation_steps=2),
         steps_per_execution=2,
     ),
-    "apply in branches, eagerly": fitting(
-        branching, large_batches, rows=97, run_eagerly=True
-    ),
 }
-# Of each, another row of `make test` has the subject too.
-VARIANTS = [
-    "stop, all ranks, mid-epoch",
-    "learning rate, chief, epoch begin",
-    "apply in branches, eagerly",
-]
 
 
 @pytest.mark.parametrize(
     ("row", "column"),
     # Central storage refuses updates in branches.
-    everywhere(
-        ROWS, variants=VARIANTS, not_central=[row for row in ROWS if "branch" in row]
-    ),
+    everywhere(ROWS, not_central=[row for row in ROWS if "branch" in row]),
 )
 def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)
@@ -226,18 +205,14 @@ STOPPING = {
 }
 
 
-@pytest.mark.parametrize(
-    ("row", "column"), on_processes(ROWS, STOPPING, variants=VARIANTS)
-)
+@pytest.mark.parametrize(("row", "column"), on_processes(ROWS, STOPPING))
 def test_the_wish_of_one_rank_stops_all(cells, column, row):
     for ended in cells.by_rank(row, column):
         assert ended["agreed"]["stopped"]
         assert len(ended["agreed"]["epochs"]) == STOPPING[row]
 
 
-@pytest.mark.parametrize(
-    ("row", "column"), on_processes(ROWS, ["EarlyStopping"], variants=VARIANTS)
-)
+@pytest.mark.parametrize(("row", "column"), on_processes(ROWS, ["EarlyStopping"]))
 def test_early_stopping_did_stop(cells, column, row):
     for ended in cells.by_rank(row, column):
         assert 2 <= len(ended["epochs"]) < 6

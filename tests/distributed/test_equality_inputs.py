@@ -38,10 +38,6 @@ def dataset(x, y):
     return {"x": rows.shuffle(len(x), seed=3).batch(BATCH)}
 
 
-def dataset_of_unknown_length(x, y):
-    return {"x": slices(x, y).filter(lambda x, y: x[2] < 1.0).batch(BATCH)}
-
-
 def dataset_with_remainder_dropped(x, y):
     return {"x": slices(x, y).batch(BATCH, drop_remainder=True)}
 
@@ -143,22 +139,6 @@ def vectorised():
     return keras.Model(text, keras.layers.Dense(1, activation="sigmoid")(mean))
 
 
-def normalised():
-    import keras
-
-    layer = keras.layers.Normalization()
-    layer.adapt(np.random.default_rng(1).normal(2.0, 3.0, (50, 8)))
-    return keras.Sequential(
-        [
-            keras.Input((8,)),
-            layer,
-            keras.layers.Discretization([-1.0, 0.0]),
-            keras.layers.CategoryEncoding(3, output_mode="count"),
-            keras.layers.Dense(1, activation="sigmoid"),
-        ]
-    )
-
-
 def of_ragged():
     import keras
 
@@ -246,25 +226,6 @@ def predicted_first(strategy):
     return {**state(models[0], history), "first": found}
 
 
-def ragged_predictions(strategy):
-    """Predictions of as many numbers as the row has."""
-    import keras
-    import tensorflow as tf
-
-    class Doubled(keras.Model):
-        def build(self, shape):
-            self.factor = self.add_weight(shape=(), initializer="ones")
-
-        def call(self, inputs):
-            return tf.cast(inputs, "float64") * 2.0 * self.factor.value
-
-    with strategy.scope():
-        model = Doubled()
-        model.build(None)
-    predicted = model.predict(ragged(*data())["x"], verbose=0)
-    return {"values": predicted.flat_values, "rows": predicted.row_lengths()}
-
-
 def several_rows_for_each(strategy):
     """Predictions of two and three rows for each row, some of them ragged."""
     import keras
@@ -299,21 +260,6 @@ def with_constants(x, y):
     """Batches with the weights of the classes, and their scale."""
     batches = slices(x, y).batch(5)
     return {"x": batches.map(lambda x, y: ({"x": x}, (y, CLASS_WEIGHTS, 0.5)))}
-
-
-def with_constants_of_generator(x, y):
-    """The same, of a length that only the batches tell."""
-    import keras
-
-    class Batches(keras.utils.PyDataset):
-        def __len__(self):
-            return 6
-
-        def __getitem__(self, index):
-            rows = slice(index * BATCH, index * BATCH + BATCH)
-            return {"x": x[rows], "z": np.array(CLASS_WEIGHTS)}, y[rows]
-
-    return {"x": Batches(), "shuffle": False}
 
 
 CLASS_WEIGHTS = [0.5, 3.0, 1.0, 1.0, 1.0]
@@ -399,12 +345,6 @@ masked_lstm = stacked(
 )
 
 
-def masked_rows(x, y):
-    """Rows of zeros, of which a mask takes no notice, and weights of the classes."""
-    some = np.arange(len(x)) % 5 > 0
-    return {**arrays(x * some[:, None], y), "class_weight": {0: 0.5, 1: 2.0}}
-
-
 def fit_loss(strategy, reduction, model=sequential, feed=arrays, **options):
     """Train on a loss that is reduced in a certain way."""
     import keras
@@ -415,11 +355,9 @@ def fit_loss(strategy, reduction, model=sequential, feed=arrays, **options):
     return fit(strategy, model, feed, loss=loss, optimizer=optimizer, **options)
 
 
-THEN = ("evaluate", "predict")
 MEASURED = {"metrics": ["accuracy"], "weighted_metrics": ["mse"]}
 ROWS = {
     "dataset, weights": fitting(feed=dataset),
-    "dataset, unknown length": fitting(feed=dataset_of_unknown_length),
     "dataset, remainder dropped": fitting(feed=dataset_with_remainder_dropped),
     "generator": fitting(feed=generator),
     "generator that ends": fitting(feed=generator_that_ends),
@@ -431,8 +369,6 @@ ROWS = {
     "ragged": used(of_ragged, ragged),
     "absent input": used(with_an_absent_input, absent, loss="ce"),
     "predicted first": predicted_first,
-    "ragged predictions": ragged_predictions,
-    "adapted layers": fitting(normalised, then=THEN),
     "masks, LSTM": fitting(masked_lstm, tokens, **MEASURED),
     "reduction mean, masks and weights": partial(
         fit_loss, reduction="mean", model=masked, feed=tokens_with_weights, **MEASURED
@@ -444,25 +380,14 @@ ROWS = {
     "several rows for each, predicted": several_rows_for_each,
     "constants in the batch": fitting(by_class, with_constants),
     "zipped batches of two lengths": of_zipped,
-    "constants of a generator": fitting(by_class, with_constants_of_generator),
-    "masks and class weights": fitting(
-        stacked(lambda layers: [layers.Masking(), layers.Dense(1, "sigmoid")]),
-        masked_rows,
-        **MEASURED,
-    ),
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [
-    "dataset, unknown length",
     "dataset, remainder dropped",
     "generator that ends",
     "texts",
-    "ragged predictions",
     "reduction mean, masks and weights",
-    "constants of a generator",
-    "masks and class weights",
     "sparse, built by fit",
-    "adapted layers",
 ]
 
 

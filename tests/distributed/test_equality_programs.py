@@ -12,30 +12,19 @@ from equality_models import (
     large_batches,
     optimizer,
     sequential,
-    stacked,
 )
 
 
-def clipping(method):
-    """Return what makes an optimizer that clips in a method of its own."""
+def clipping():
+    """An optimizer that clips in a method of its own."""
+    import keras
 
-    def make():
-        import keras
+    class Clipping(keras.optimizers.SGD):
+        def apply(self, grads, trainable_variables=None):
+            clipped = [keras.ops.clip(gradient, -0.01, 0.01) for gradient in grads]
+            super().apply(clipped, trainable_variables)
 
-        def clipped(gradient):
-            return keras.ops.clip(gradient, -0.01, 0.01)
-
-        class Clipping(keras.optimizers.SGD):
-            def apply(self, grads, trainable_variables=None):
-                super().apply([*map(clipped, grads)], trainable_variables)
-
-        class ClippingPairs(keras.optimizers.SGD):
-            def apply_gradients(self, grads_and_vars):
-                super().apply_gradients([(clipped(g), v) for g, v in grads_and_vars])
-
-        return {"apply": Clipping, "apply_gradients": ClippingPairs}[method](1.0)
-
-    return make
+    return Clipping(1.0)
 
 
 def normalizing():
@@ -56,7 +45,7 @@ def normalizing():
     return Normalizing(0.01, weight_decay=0.01, use_ema=True, ema_momentum=0.9)
 
 
-def with_a_step(gradients_of, pairs=False, by_row=False):
+def with_a_step(gradients_of, by_row=False):
     """Return what makes a model whose step computes gradients by a function."""
 
     def make():
@@ -77,11 +66,7 @@ def with_a_step(gradients_of, pairs=False, by_row=False):
                     return loss, tape.gradient(loss, self.trainable_variables)
 
                 loss, gradients = gradients_of(compute, self.trainable_variables)
-                if pairs:
-                    given = zip(gradients, self.trainable_variables, strict=True)
-                    self.optimizer.apply_gradients(given)
-                else:
-                    self.optimizer.apply(gradients, self.trainable_variables)
+                self.optimizer.apply(gradients, self.trainable_variables)
                 return {"loss": tf.reduce_mean(loss)}
 
         return Own(sequential().layers)
@@ -103,53 +88,6 @@ def sharpness_aware(compute, variables):
     for variable, step in zip(variables, uphill, strict=True):
         variable.assign_sub(step)
     return loss, gradients
-
-
-def adversarial(strategy):
-    """Two optimizers, several steps of one of them, and a penalty on a gradient."""
-    import keras
-    import tensorflow as tf
-
-    class Adversarial(keras.Model):
-        def __init__(self, critic, generator):
-            super().__init__()
-            self.critic, self.generator = critic, generator
-            self.of_generator = keras.optimizers.Adam(0.002)
-
-        def call(self, inputs):
-            return self.critic(inputs)
-
-        def distance(self, real, fake):
-            middle = (real + fake) / 2
-            with tf.GradientTape() as tape:
-                tape.watch(middle)
-                found = self.critic(middle)
-            norms = tf.norm(tape.gradient(found, middle), axis=1)
-            apart = tf.reduce_mean(self.critic(fake) - self.critic(real))
-            return apart + 10.0 * tf.reduce_mean((norms - 1.0) ** 2)
-
-        def train_step(self, real):
-            weights = self.critic.trainable_variables
-            for number in range(2):
-                with tf.GradientTape() as tape:
-                    fake = self.generator(tf.sin(real * (number + 2.0)))
-                    found = self.distance(real, fake)
-                self.optimizer.apply(tape.gradient(found, weights), weights)
-            weights = self.generator.trainable_variables
-            with tf.GradientTape() as tape:
-                fooled = -tf.reduce_mean(self.critic(self.generator(tf.sin(real))))
-            self.of_generator.apply(tape.gradient(fooled, weights), weights)
-            return {"critic": found, "generator": fooled}
-
-    x, _ = data()
-    with strategy.scope():
-        critic, generator = (
-            stacked(lambda layers, n=n: [layers.Dense(4, "tanh"), layers.Dense(n)])()
-            for n in (1, 8)
-        )
-        model = compiled(Adversarial(critic, generator), loss=None)
-    history = model.fit(x, batch_size=16, epochs=2, verbose=0).history
-    return {"weights": model.get_weights(), "history": history}
 
 
 def words(x, y):
@@ -280,16 +218,11 @@ def asserting():
 
 
 ROWS = {
-    "apply of a user's own": fitting(optimizer=clipping("apply")),
-    "apply_gradients of a user's own": fitting(
-        with_a_step(lambda compute, _: compute(), pairs=True),
-        optimizer=clipping("apply_gradients"),
-    ),
+    "apply of a user's own": fitting(optimizer=clipping),
     "update_step of a user's own": fitting(optimizer=normalizing),
     "sharpness-aware": fitting(
         with_a_step(sharpness_aware), large_batches, rows=97, optimizer=optimizer("SGD")
     ),
-    "adversarial, gradient penalty": adversarial,
     "causal attention, ignore_class": ignoring,
     "adapted in the scope": adapted,
     "loss with a running mean": averaging,
@@ -302,8 +235,6 @@ ROWS = {
     ),
     "assertions around two updates": fitting(asserting, large_batches, rows=97),
 }
-# Of each, another row of `make test` has the subject too.
-VARIANTS = ["apply_gradients of a user's own"]
 
 
 @pytest.mark.parametrize(
@@ -311,7 +242,6 @@ VARIANTS = ["apply_gradients of a user's own"]
     # Its step changes weights, which central storage refuses.
     everywhere(
         ROWS,
-        variants=VARIANTS,
         not_central=["sharpness-aware"],
         on_devices=["assertions around two updates"],
     ),

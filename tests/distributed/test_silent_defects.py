@@ -2,7 +2,7 @@
 
 These tests fail when Keras mends them: then this file, and what the documentation says
 of it, can go. That tfdist has none of them, rows of the equality matrix show: "one rank
-infinite", "global_clipnorm" and "moving statistics".
+infinite", "global_clipnorm" and "moving statistics, one row left".
 """
 
 import numpy as np
