@@ -74,10 +74,8 @@ def test_a_cluster_survives_trainjob():
 
     runtime, train = (found[kind] for kind in ("TrainingRuntime", "TrainJob"))
     spec = train["spec"]
-    assert spec["runtimeRef"] == {
-        "kind": "TrainingRuntime",
-        "name": runtime["metadata"]["name"],
-    }
+    name = runtime["metadata"]["name"]
+    assert spec["runtimeRef"] == {"kind": "TrainingRuntime", "name": name}
     (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     labels = replicated["template"]["metadata"]["labels"]
     assert labels == {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}

@@ -28,14 +28,6 @@ def env_of(launcher, *numbers):
     return env | RUN_ID if launcher is TORCHRUN else env
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda each: each.name)
-def test_the_place_is_read(launcher):
-    env = env_of(launcher)
-
-    assert launcher.recognises(env)
-    assert launcher.resolve(env) == Place(3, 4, 1, 2, launcher.launcher)
-
-
 @pytest.mark.parametrize(
     "launcher",
     [launcher for launcher in LAUNCHERS if not launcher.hosts],

@@ -55,13 +55,68 @@ def vertex(pools=POOLS, task=TASK, job=None):
     return {"CLUSTER_SPEC": json.dumps(spec | {"a_new_key": 0})}
 
 
-def test_a_pod_of_an_indexed_job():
-    assert KUBERNETES.resolve(JOB) == Cluster(
-        workers=tuple(f"train-{pod}.peers:2300" for pod in range(12)),
-        task=Task("worker", 10),
-    )
+# The second worker of a job of TonY.
+OF_TONY = {
+    "CLUSTER_SPEC": '{"chief": ["a:1"], "worker": ["b:2", "c:3"]}',
+    "JOB_NAME": "worker",
+    "TASK_INDEX": "1",
+}
+# The second worker of a Job of Volcano.
+OF_VOLCANO = {
+    "VC_WORKER_HOSTS": "run-worker-0.run,run-worker-1.run",
+    "VC_WORKER_NUM": "2",
+    "VC_TASK_INDEX": "1",
+    "HOSTNAME": "run-worker-1",
+}
+# The second of two pods of a TrainJob that starts `python train.py`.
+OF_TRAINER = env_of("""
+PET_NODE_RANK=1 PET_NNODES=2 PET_NPROC_PER_NODE=1 PET_MASTER_PORT=29400
+PET_MASTER_ADDR=digits-0-node-0-0.digits-0 JOB_COMPLETION_INDEX=1
+""")
+
+
+def worker(index, *workers, **others):
+    return Cluster(workers=workers, task=Task("worker", index), **others)
+
+
+@pytest.mark.parametrize(
+    ("resolver", "env", "cluster"),
+    [
+        (KUBERNETES, JOB, worker(10, *(f"train-{n}.peers:2300" for n in range(12)))),
+        (TONY, OF_TONY, worker(1, "b:2", "c:3", chief="a:1")),
+        (VOLCANO, OF_VOLCANO, worker(1, *(f"run-worker-{n}.run:2222" for n in (0, 1)))),
+        # Another name, as in an example for one task.
+        (
+            VOLCANO,
+            env_of("VC_NODE_HOSTS=run-node-0.run HOSTNAME=run-node-0 TFDIST_PORT=9"),
+            worker(0, "run-node-0.run:9"),
+        ),
+        (
+            TRAINJOB,
+            OF_TRAINER,
+            worker(1, *(f"digits-0-node-0-{n}.digits-0:2222" for n in (0, 1))),
+        ),
+        *(
+            (
+                SAGEMAKER,
+                ON_SAGEMAKER | {"SM_IS_HETERO": kind},
+                worker(2, "algo-1:2222", "algo-10:2222", "algo-2:2222"),
+            )
+            for kind in ("false", "")
+        ),
+    ],
+)
+def test_a_job_of_workers(resolver, env, cluster):
+    assert resolver.recognises(env)
+    assert resolver.resolve(env) == cluster
+
+
+def test_other_tasks_of_the_same_jobs():
     # With `hostNetwork` the pod has the name of its node.
     assert KUBERNETES.resolve(JOB | {"HOSTNAME": "node-3"}).rank == 10
+    env = OF_VOLCANO | {"VC_PS_HOSTS": "run-ps-0.run", "HOSTNAME": "run-ps-0"}
+    assert VOLCANO.resolve(env).task == Task("ps", 0)
+    assert TRAINJOB.recognises(OF_TRAINER | {"PET_NODE_RANK": "0"})
 
 
 @pytest.mark.parametrize(
@@ -112,183 +167,65 @@ def test_reducers_are_no_parameter_servers(job):
     assert (cluster.ps, cluster.size, cluster.rank) == ((), 3, 2)
 
 
-@pytest.mark.parametrize("kind", [{"SM_IS_HETERO": "false"}, {"SM_IS_HETERO": ""}, {}])
-def test_each_host_of_sagemaker_is_a_worker(kind):
-    env = {name: value for name, value in ON_SAGEMAKER.items() if "HETERO" not in name}
-    assert SAGEMAKER.resolve(env | kind) == Cluster(
-        workers=("algo-1:2222", "algo-10:2222", "algo-2:2222"),
-        task=Task("worker", 2),
-    )
-
-
-# `mpirun -x` and torchrun give all of their processes the variables of the container.
-MPIRUN = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"}
-TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "WORLD_SIZE": "8"}
-
-
+# Those of `mpirun` and torchrun in a container are in test_detect.py.
 @pytest.mark.parametrize(
     ("resolver", "env"),
     [
         # Any pod of an indexed Job.
         (KUBERNETES, {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "train-1"}),
         (KUBERNETES, {"TFDIST_WORKERS": ""}),
-        (KUBERNETES, JOB | TORCHRUN),
         (VERTEX, {"CLUSTER_SPEC": ""}),
         # Another scheduler's.
         (VERTEX, {"CLUSTER_SPEC": '{"worker": ["a:2222"], "ps": ["b:2222"]}'}),
-        (VERTEX, vertex() | MPIRUN),
+        (VERTEX, OF_TONY),
         (SAGEMAKER, {"SM_HOSTS": " "}),
         (SAGEMAKER, {"SM_HOSTS": "[]"}),
         (SAGEMAKER, {"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"}),
-        (SAGEMAKER, ON_SAGEMAKER | MPIRUN),
+        (TRAINJOB, OF_TRAINER | env_of("PET_NODE_RANK=0 PET_NNODES=1")),
     ],
 )
 def test_variables_that_describe_no_job_are_not_recognised(resolver, env):
     assert not resolver.recognises(env)
 
 
-# The second worker of a job of TonY.
-OF_TONY = {
-    "CLUSTER_SPEC": '{"chief": ["a:1"], "worker": ["b:2", "c:3"]}',
-    "JOB_NAME": "worker",
-    "TASK_INDEX": "1",
-}
-
-
-def test_a_cluster_of_tony():
-    assert TONY.recognises(OF_TONY)
-    assert not VERTEX.recognises(OF_TONY)
-    assert TONY.resolve(OF_TONY) == Cluster(
-        chief="a:1", workers=("b:2", "c:3"), task=Task("worker", 1)
-    )
-    assert not TONY.recognises(OF_TONY | MPIRUN)
-
-
-# The second worker of a Job of Volcano.
-OF_VOLCANO = {
-    "VC_WORKER_HOSTS": "run-worker-0.run,run-worker-1.run",
-    "VC_WORKER_NUM": "2",
-    "VC_TASK_INDEX": "1",
-    "HOSTNAME": "run-worker-1",
-}
-
-
-def test_the_pods_of_volcano():
-    assert VOLCANO.recognises(OF_VOLCANO)
-    assert VOLCANO.resolve(OF_VOLCANO) == Cluster(
-        workers=("run-worker-0.run:2222", "run-worker-1.run:2222"),
-        task=Task("worker", 1),
-    )
-    # Another name, as in an example for one task.
-    env = {"VC_NODE_HOSTS": "run-node-0.run", "HOSTNAME": "run-node-0"}
-    assert VOLCANO.resolve(env | {"TFDIST_PORT": "9"}).addresses == (
-        "run-node-0.run:9",
-    )
-    env = OF_VOLCANO | {"VC_PS_HOSTS": "run-ps-0.run", "HOSTNAME": "run-ps-0"}
-    assert VOLCANO.resolve(env).task == Task("ps", 0)
-    # The pod that starts `mpirun` trains nothing, and its ranks have their own.
-    assert not VOLCANO.recognises(OF_VOLCANO | MPIRUN)
-
-
-# The second of two pods of a TrainJob that starts `python train.py`.
-OF_TRAINER = env_of("""
-PET_NODE_RANK=1 PET_NNODES=2 PET_NPROC_PER_NODE=1 PET_MASTER_PORT=29400
-PET_MASTER_ADDR=digits-0-node-0-0.digits-0 JOB_COMPLETION_INDEX=1
-""")
-
-
-def test_the_pods_of_a_trainjob():
-    assert TRAINJOB.recognises(OF_TRAINER)
-    assert TRAINJOB.resolve(OF_TRAINER) == Cluster(
-        workers=("digits-0-node-0-0.digits-0:2222", "digits-0-node-0-1.digits-0:2222"),
-        task=Task("worker", 1),
-    )
-    assert TRAINJOB.recognises(OF_TRAINER | {"PET_NODE_RANK": "0"})
-    alone = {"PET_NODE_RANK": "0", "PET_NNODES": "1", "PET_NPROC_PER_NODE": "4"}
-    assert not TRAINJOB.recognises(OF_TRAINER | alone)
-    assert not TRAINJOB.recognises(OF_TRAINER | MPIRUN)
-
-
 NO_INDEX = "No variable gives the index of this pod. Received: no JOB_COMPLETION_INDEX"
+ONE_HOST = "SM_CURRENT_HOST must be one of SM_HOSTS. Received: "
 OTHERS = {"SM_IS_HETERO": "true", "SM_INSTANCE_GROUPS": '["data", "train"]'}
-# The variables, None for none, and the beginning of the error, with gaps.
+# What each variable of a pod must not be; None stands for none.
+OF_A_POD = {
+    "TFDIST_JOB_NAME": (None, "", "Train", "$(JOB_NAME)", "train-", "train\n"),
+    "TFDIST_SERVICE": (None, "peers:2222", "http://peers", "peers..svc"),
+    "TFDIST_WORKERS": (None, "two", "0", "10001", "1" * 5000, "٣"),
+    # Kubernetes itself sets it where a Service is called tfdist.
+    "TFDIST_PORT": ("tcp://10.0.0.1:2222", "0", "65536"),
+    "JOB_COMPLETION_INDEX": ("one", "-1"),
+}
+# The variables, and the beginning of the error, with gaps.
 MISTAKES = [
     *(
-        (
-            KUBERNETES,
-            JOB | {"TFDIST_JOB_NAME": name},
-            "TFDIST_JOB_NAME must be the name",
-        )
-        for name in (None, "", "Train", "$(JOB_NAME)", "train-", "train\n")
+        (KUBERNETES, JOB | {name: value}, f"{name} must be ")
+        for name, values in OF_A_POD.items()
+        for value in values
     ),
-    *(
-        (
-            KUBERNETES,
-            JOB | {"TFDIST_SERVICE": name},
-            "TFDIST_SERVICE must be the name o",
-        )
-        for name in (None, "peers:2222", "http://peers", "peers..svc")
-    ),
-    *(
-        (
-            KUBERNETES,
-            JOB | {"TFDIST_WORKERS": size},
-            "TFDIST_WORKERS must be the number",
-        )
-        for size in (None, "two", "0", "10001", "1" * 5000, "٣")
-    ),
-    # Kubernetes itself sets it where a Service is called tfdist.
-    *(
-        (
-            KUBERNETES,
-            JOB | {"TFDIST_PORT": port},
-            "TFDIST_PORT must be a port from 1 to",
-        )
-        for port in ("tcp://10.0.0.1:2222", "0", "65536")
-    ),
-    *(
-        (
-            KUBERNETES,
-            JOB | {"JOB_COMPLETION_INDEX": index},
-            "JOB_COMPLETION_INDEX must b",
-        )
-        for index in ("one", "-1")
-    ),
-    (
-        KUBERNETES,
-        JOB | {"JOB_COMPLETION_INDEX": "12"},
-        "The index of this pod ... to 11,",
-    ),
+    (KUBERNETES, JOB | {"JOB_COMPLETION_INDEX": "12"}, "The index of ... to 11,"),
     *(
         (KUBERNETES, JOB | {"JOB_COMPLETION_INDEX": None, "HOSTNAME": name}, NO_INDEX)
         for name in (None, "train-x7k2p", "other-1", "train-ps-1", "1")
     ),
-    (
-        VERTEX,
-        {"CLUSTER_SPEC": "{'workerpool0': []}"},
-        "CLUSTER_SPEC is not valid JSON: ",
-    ),
+    (VERTEX, {"CLUSTER_SPEC": "{'workerpool0': []}"}, "CLUSTER_SPEC is not valid JSON"),
     (
         VERTEX,
         vertex(POOLS | {"workerpool4": ["a:2222"]}),
         'CLUSTER_SPEC cluster has an unknown key "workerpool4". Received: worker',
     ),
-    (
-        VERTEX,
-        vertex(task=TASK | {"type": "workerpool7"}),
-        "CLUSTER_SPEC task.type must be one of chief, worker, ps, evaluator. ",
-    ),
+    (VERTEX, vertex(task=TASK | {"type": "x"}), "CLUSTER_SPEC task.type must be one"),
     (
         VERTEX,
         vertex(task={"type": "workerpool2", "index": 0}, job=REDUCERS),
         "This replica is a reducer of Reduction Server ... workerpool2, index 0",
     ),
     *(
-        (
-            SAGEMAKER,
-            ON_SAGEMAKER | {"SM_HOSTS": hosts},
-            "SM_HOSTS must be a JSON list of",
-        )
+        (SAGEMAKER, ON_SAGEMAKER | {"SM_HOSTS": hosts}, "SM_HOSTS must be a JSON list")
         for hosts in ("algo-1", "['a', 'b']", "[" * 200_000, "null", '["a", 2]')
     ),
     (
@@ -297,18 +234,10 @@ MISTAKES = [
         "SM_HOSTS cluster.worker[1] has the same address as cluster.worker[0].",
     ),
     *(
-        (
-            SAGEMAKER,
-            ON_SAGEMAKER | {"SM_CURRENT_HOST": host},
-            f"SM_CURRENT_HOST must be one of SM_HOSTS. Received: {received}",
-        )
+        (SAGEMAKER, ON_SAGEMAKER | {"SM_CURRENT_HOST": host}, f"{ONE_HOST}{received}")
         for host, received in ((None, "no SM_"), ("algo-3", "SM_CURRENT_HOST='algo-3'"))
     ),
-    (
-        SAGEMAKER,
-        ON_SAGEMAKER | OTHERS,
-        "SM_HOSTS lists hosts of several instance groups",
-    ),
+    (SAGEMAKER, ON_SAGEMAKER | OTHERS, "SM_HOSTS lists hosts of several instance gro"),
     (TONY, OF_TONY | {"TASK_INDEX": None}, "TASK_INDEX must be ... no TASK_INDEX"),
     (TONY, OF_TONY | {"CLUSTER_SPEC": "{"}, "CLUSTER_SPEC is not valid JSON"),
     (TONY, OF_TONY | {"JOB_NAME": "tensorboard"}, "CLUSTER_SPEC task"),
