@@ -1,8 +1,11 @@
 """Ranks in one process, threads that talk through memory; and short trainings."""
 
+import json
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +38,33 @@ def no_seed_is_left():
 
     if global_seed() is not None:
         tf.random.set_seed(None)
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """Paths that were made sure to be on disk, each with the names beside it then."""
+    synced, original = [], os.fsync
+
+    def fsync(descriptor):
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        folder = path if path.is_dir() else path.parent
+        synced.append((path, sorted(os.listdir(folder))))
+        original(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return synced
+
+
+@pytest.fixture
+def be_one_of_two(monkeypatch):
+    """Return what makes this process one of two that a launcher has started."""
+
+    def be(rank):
+        config = {"cluster": {"worker": ["a:1", "b:1"]}}
+        config["task"] = {"type": "worker", "index": rank}
+        monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+
+    return be
 
 
 class MeetingPoint:
@@ -88,8 +118,6 @@ class InMemoryMethods:
         return [reduce_tensors(its, reduction) for its in zip(*by_rank, strict=True)]
 
     def all_gather(self, tensor, *, name):
-        import tensorflow as tf
-
         return tf.concat(self._meet(f"all_gather {name}", tensor), 0)
 
     def broadcast(self, tensors, root_rank=0, *, name):

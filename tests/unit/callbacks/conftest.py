@@ -2,7 +2,6 @@
 
 import os
 import random
-from pathlib import Path
 from types import SimpleNamespace
 
 import keras
@@ -58,28 +57,14 @@ def fill_disk(monkeypatch):
 
 
 @pytest.fixture
-def synced(monkeypatch):
-    """Paths that were made sure to be on disk, each with the names beside it then."""
-    synced, original = [], os.fsync
-
-    def fsync(descriptor):
-        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        folder = path if path.is_dir() else path.parent
-        synced.append((path, sorted(os.listdir(folder))))
-        original(descriptor)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    return synced
-
-
-@pytest.fixture
 def horovod(monkeypatch):
     """Return what makes this process a rank of Horovod; its collective is returned."""
 
     def start(rank, **methods):
         collective = SimpleNamespace(rank=rank, **methods)
-        monkeypatch.setattr(ranks, "started_collective", lambda: collective)
-        monkeypatch.setattr(ranks, "started_rank", lambda: rank)
+        found = {"started_collective": collective, "started_rank": rank}
+        for name, value in found.items():
+            monkeypatch.setattr(ranks, name, lambda value=value: value)
         return collective
 
     return start

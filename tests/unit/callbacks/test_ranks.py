@@ -1,6 +1,5 @@
 """The ranks that train a model, and the line that their chief prints."""
 
-import json
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,6 @@ from tfdist.callbacks.ranks import (
     processes_of,
 )
 from tfdist.collectives.single import SingleCollective
-from tfdist.strategies import ParameterServerStrategy
 
 
 @pytest.fixture
@@ -48,18 +46,6 @@ def test_without_either_this_process_is_alone(plain):
     assert isinstance(collective_of(plain), SingleCollective)
     assert (has_strategy(plain), is_chief_of(plain)) == (False, True)
     assert not is_on_its_own(plain)
-
-
-@pytest.fixture
-def be_one_of_two(monkeypatch):
-    """Return what makes this process one of two that a launcher has started."""
-
-    def be(rank):
-        config = {"cluster": {"worker": ["a:1", "b:1"]}}
-        config["task"] = {"type": "worker", "index": rank}
-        monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-
-    return be
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -101,14 +87,6 @@ def test_the_processes_that_train(strategy, expected):
     model = SimpleNamespace(distribute_strategy=strategy)
 
     assert processes_of(model) == expected
-
-
-def test_the_workers_of_parameter_servers_train():
-    """The chief, which calls `fit`, does not."""
-    strategy = object.__new__(ParameterServerStrategy)
-    strategy.workers = 2
-
-    assert processes_of(SimpleNamespace(distribute_strategy=strategy)) == 2
 
 
 class Counting(EpochLine):

@@ -1,4 +1,3 @@
-import json
 import warnings
 from types import SimpleNamespace
 
@@ -107,7 +106,7 @@ def test_options_are_named_as_they_were_given_also_inside_of_loss_scaling(
     assert options_done_wrong(made) == ["loss scaling", *named]
 
 
-def test_an_argument_of_keras_2_is_left_out_with_a_warning(two_cpus, monkeypatch):
+def test_an_argument_of_keras_2_is_left_out_with_a_warning(two_cpus, be_one_of_two):
     text = (
         "Keras 3 has no experimental_run_tf_function. Received: "
         "experimental_run_tf_function in compile, as in scripts of Horovod for Keras 2."
@@ -118,9 +117,7 @@ def test_an_argument_of_keras_2_is_left_out_with_a_warning(two_cpus, monkeypatch
             made.compile("sgd", "mse", experimental_run_tf_function=False)
         assert made.compiled
         # Once in a job, on its chief.
-        place = {"cluster": {"worker": ["a:1", "b:1"]}}
-        place["task"] = {"type": "worker", "index": 1}
-        monkeypatch.setenv("TF_CONFIG", json.dumps(place))
+        be_one_of_two(1)
         with warnings.catch_warnings(action="error"):
             made.compile("sgd", "mse", experimental_run_tf_function=False)
 

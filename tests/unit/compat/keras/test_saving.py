@@ -1,7 +1,6 @@
 """Files are written by the chief alone, whole or not at all, whatever the format."""
 
 import io
-import json
 import os
 import zipfile
 
@@ -48,27 +47,13 @@ def model():
     return model_under(AllReduceStrategy())
 
 
-@pytest.fixture
-def replaced(monkeypatch):
-    """Return the paths of files that were on disk before they were put in place."""
-    moved = []
-    original = os.fsync
-
-    def fsync(descriptor):
-        moved.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-        original(descriptor)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    return moved
-
-
 @pytest.mark.parametrize("name", SAVERS)
-def test_a_file_is_put_in_place_when_it_is_on_disk(name, model, replaced, tmp_path):
+def test_a_file_is_put_in_place_when_it_is_on_disk(name, model, synced, tmp_path):
     path = tmp_path / name
 
     SAVERS[name](model, path)
 
-    assert replaced == [str(tmp_path / f".{os.getpid()}.{name}")]
+    assert [path for path, _ in synced] == [tmp_path / f".{os.getpid()}.{name}"]
     assert [file.name for file in tmp_path.iterdir()] == [name]
 
 
@@ -124,11 +109,9 @@ LOADERS = {
 @pytest.mark.parametrize("kind", [FileNotFoundError, ValueError])
 @pytest.mark.parametrize("name", LOADERS)
 def test_a_missing_file_of_several_ranks_names_the_remedy(
-    name, kind, model, tmp_path, monkeypatch
+    name, kind, model, tmp_path, be_one_of_two
 ):
-    workers = {"worker": ["a:1", "b:1"]}
-    task = {"type": "worker", "index": 1}
-    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": workers, "task": task}))
+    be_one_of_two(1)
 
     with pytest.raises(
         kind,
@@ -145,21 +128,21 @@ def test_a_missing_file_of_several_ranks_names_the_remedy(
     Version(keras.__version__) < Version("3.10"),
     reason="Keras writes weights into several files from 3.10 on",
 )
-def test_several_files_are_written_by_keras(model, replaced, tmp_path):
+def test_several_files_are_written_by_keras(model, synced, tmp_path):
     model.save(tmp_path / "folder", zipped=False)
     model.save_weights(tmp_path / "model.weights.json", max_shard_size=1.0)
 
-    assert replaced == []
+    assert synced == []
     assert (tmp_path / "folder" / "config.json").exists()
     assert (tmp_path / "model.weights.json").exists()
 
 
 @pytest.mark.parametrize("name", SAVERS)
-def test_plain_keras_writes_as_before(name, replaced, tmp_path):
+def test_plain_keras_writes_as_before(name, synced, tmp_path):
     install(is_alone=True)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
 
     SAVERS[name](model, tmp_path / name)
 
-    assert replaced == []
+    assert synced == []
     assert [file.name for file in tmp_path.iterdir()] == [name]
