@@ -11,7 +11,6 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from tfdist.cluster.launcher import read_culprit
 from tfdist.collectives.single import SingleCollective
-from tfdist.data.sharding import mark
 from tfdist.training.input import Feed
 
 
@@ -73,16 +72,6 @@ def rows_in(shards):
     ]
 
 
-def test_a_rank_gets_its_rows_of_every_batch():
-    rank = Rank()
-
-    found = list(Feed(rank).distribute(arrays()))
-
-    assert rows_in(found) == [2, 3, 6, 7, 9]
-    assert [int(shard.rows) for shard in found] == [4, 4, 2]
-    assert rank.asked == ["the data", "first batches"]
-
-
 # Permutations.
 
 
@@ -127,19 +116,6 @@ def test_batches_are_shuffled_by_the_state_of_rank_zero():
 
 
 # Datasets that the user has sharded.
-
-
-def test_what_the_user_sharded_is_cut_no_more():
-    adapter = TFDatasetAdapter.__new__(TFDatasetAdapter)
-    adapter._dataset = mark(dataset(3, 2))
-    adapter.get_tf_dataset = lambda: adapter._dataset
-    rank = Rank(dataset_lengths=3)
-
-    found = list(Feed(rank).distribute(adapter))
-
-    assert rows_in(found) == [0, 1, 2]
-    assert [bool(shard.stand_in[0]) for shard in found] == [False, False, True]
-    assert {shard.rows for shard in found} == {()}
 
 
 # Data that is not the same on every rank.

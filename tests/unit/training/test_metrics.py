@@ -77,28 +77,14 @@ def step_on(own, rows, collective):
     return Step(Shard(None, rows, own, ()), None, collective)
 
 
-def logs_of_all(on_ranks, logs, owns, *, states=None):
-    """Return what each rank gets, for what its last step returned.
-
-    Args:
-        on_ranks: The fixture.
-        logs: By rank.
-        owns: How many rows each rank had in it.
-        states: What the metric "loss" has counted on each rank: total and count.
-    """
+def logs_of_all(on_ranks, logs, owns):
+    """Return what each rank gets for what its last step, of so many rows, returned."""
 
     def reduce(collective):
-        rank = collective.rank
-        model = compiled(model=Custom)
-        if states is not None:
-            total, count = states[rank]
-            model.metrics[0].total.assign(total)
-            model.metrics[0].count.assign(count)
-        metrics = MetricsOfRanks(collective)
+        rank, model = collective.rank, compiled(model=Custom)
         its = {name: to_log(value) for name, value in logs[rank].items()}
         share = step_on(owns[rank], sum(owns), collective).share()
-        noted = [] if states is None else [(its["loss"], model.metrics[0], None)]
-        return reduced(metrics, model, share, its, noted)
+        return reduced(MetricsOfRanks(collective), model, share, its)
 
     return [
         {name: np.asarray(value).tolist() for name, value in found.items()}
@@ -110,33 +96,12 @@ def to_log(value):
     return value if isinstance(value, str) else tf.constant(value)
 
 
-def reduced(metrics, model, share, logs, noted):
+def reduced(metrics, model, share, logs):
     """Return the logs of a step over all ranks; another step has other logs."""
     for what, its in [("train_step", logs), ("test_step", {"other": tf.constant(1.0)})]:
-        metrics.note_step(model, what, share, its, noted)
+        metrics.note_step(model, what, share, its, [])
         metrics.note_logs(model, what, its)
     return metrics.result(model, lambda logs: logs, logs)
-
-
-@pytest.mark.parametrize(
-    ("theirs", "rows", "average"),
-    [
-        ({"loss": 5.0, "a": 6.0}, 3, 5.0),
-        # A step without rows returned what the stand-in gave; its metrics lack that.
-        ({"loss": 7.0, "a": 7.0}, 0, 2.0),
-        ({"loss": float("nan"), "a": float("nan")}, 0, 2.0),
-    ],
-)
-def test_a_metric_is_taken_from_all_ranks_and_other_logs_are_averaged_by_rows(
-    on_ranks, theirs, rows, average
-):
-    logs = [{"loss": 2.0, "a": 2.0}, theirs]
-    states = [(8.0, 4.0), (5.0, 1.0)]
-
-    found = logs_of_all(on_ranks, logs, [1, rows], states=states)
-
-    # Of the last batch the average would be 4.25; of all rows it is 13 / 5.
-    assert found == [{"loss": pytest.approx(13 / 5), "a": average}] * 2
 
 
 def test_logs_that_are_not_float_numbers_are_equal_on_all_ranks(on_ranks):
@@ -178,15 +143,6 @@ def shard_of(own):
     """Return the shard of a rank with rows, or with a placeholder."""
     rows = tf.constant(own, tf.int64)
     return Shard(tf.zeros([max(own, 1), 2]), rows, rows, (tf.equal(rows, 0),))
-
-
-@pytest.mark.parametrize("ragged", [False, True])
-def test_a_rank_keeps_all_rows_of_its_own_and_none_of_a_placeholder(ragged):
-    six = tf.reshape(tf.range(12), [6, 2])
-    six = tf.RaggedTensor.from_tensor(six) if ragged else six
-
-    assert own_rows({"x": six}, shard_of(3))["x"].shape[0] == 6
-    assert own_rows({"x": six}, shard_of(0))["x"].shape[0] == 0
 
 
 MUST = r"Every output of predict must have equally many rows for each row of input\."

@@ -1,13 +1,12 @@
 import threading
 from functools import partial
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfdist
 from tfdist.collectives.single import SingleCollective
-from tfdist.data.sharding import mark, split
+from tfdist.data.sharding import mark
 from tfdist.training.input import (
     own_part,
     shard_global,
@@ -23,25 +22,20 @@ LENGTHS = [(13, 4), (11, 3), (1, 8), (0, 4)]
 
 
 class Rank(SingleCollective):
-    """One of several ranks, whose peers answer as `answers` says."""
+    """One of several ranks, whose parts have so many batches."""
 
     rank = size = None
 
-    def __init__(self, rank, size, answers=None):
-        self.rank, self.size = rank, size
-        self._answers = answers or {}
-        self.asked = []
+    def __init__(self, rank, size, lengths=()):
+        self.rank, self.size, self._lengths = rank, size, lengths
 
     def exchange(self, name, value, *, joint=True):
-        number = self.asked.count(name)
-        self.asked.append(name)
-        answer = self._answers[name](number)
-        assert answer[self.rank] == value
-        return answer
+        assert name == "dataset lengths"
+        return [*self._lengths]
 
 
-def ranks_of(size, answers=None):
-    return [Rank(rank, size, answers) for rank in range(size)]
+def ranks_of(size, lengths=()):
+    return [Rank(rank, size, lengths) for rank in range(size)]
 
 
 def whole(length, batch, **options):
@@ -83,59 +77,6 @@ def ragged_dataset():
 def sparse_dataset():
     values = tf.sparse.from_dense([[1, 0], [0, 0], [0, 2], [3, 4], [0, 0]])
     return tf.data.Dataset.from_tensor_slices(values).batch(3)
-
-
-@pytest.mark.parametrize("drop_remainder", [False, True])
-@pytest.mark.parametrize("size", [1, 3])
-def test_a_constant_is_cut_by_no_rank_and_no_device(size, drop_remainder):
-    """It is as long as a last batch, or as what a rank gets of a batch."""
-    constant = np.arange(5)
-
-    def batches():
-        for x in whole(20, 15, drop_remainder=drop_remainder).as_numpy_iterator():
-            yield {"x": x, "z": constant}
-
-    lengths = [15, 5] if drop_remainder else [None, None]
-    spec = {
-        name: tf.TensorSpec([length], tf.int64)
-        for name, length in zip("xz", lengths, strict=True)
-    }
-    dataset = tf.data.Dataset.from_generator(batches, output_signature=spec)
-    answers = {"first batches": lambda _: [None] * size}
-    found = []
-    for rank in ranks_of(size, answers):
-        rank.exchange = lambda name, value, joint: [value]
-        shards = shard_global(dataset, rank, lambda _: None, may_be_empty=True)
-        for shard in (part for one in shards for part in split(one, 2)):
-            assert shard.data["z"].numpy().tolist() == constant.tolist()
-            found += shard.data["x"].numpy()[: int(shard.own)].tolist()
-
-    assert sorted(found) == [*range(15 if drop_remainder else 20)]
-
-
-@pytest.mark.parametrize("drop_remainder", [False, True])
-def test_zipped_batches_are_cut_in_equal_shares(drop_remainder):
-    """Of 8 and 24 rows a rank has 2 and 6, or 3 and 9; a constant stays whole."""
-    one, other = (
-        whole(2 * length, length, drop_remainder=drop_remainder) for length in (8, 24)
-    )
-    both = tf.data.Dataset.zip((one, other.repeat())).map(
-        lambda one, other: {"one": one, "other": other, "z": tf.range(3)}
-    )
-    shards = [
-        next(iter(shard_global(both, rank, lambda _: None, may_be_empty=True)))
-        for rank in ranks_of(3)
-    ]
-    plain = [next(iter(shard_plain(both, rank))) for rank in ranks_of(3)]
-
-    assert [(int(s.own), int(s.rows)) for s in shards] == [(2, 8), (3, 8), (3, 8)]
-    assert [len(part.data["one"]) for part in split(shards[1], 2)] == [1, 2]
-    assert [len(part.data["other"]) for part in split(shards[1], 2)] == [3, 6]
-    for parts in ([s.data for s in shards], plain):
-        assert rows_in(p["one"].numpy().tolist() for p in parts) == [*range(8)]
-        assert rows_in(p["other"].numpy().tolist() for p in parts) == [*range(24)]
-        assert [len(p["other"]) for p in parts] == [6, 9, 9]
-        assert all(p["z"].numpy().tolist() == [0, 1, 2] for p in parts)
 
 
 def unordered():
@@ -192,13 +133,6 @@ def test_arguments_that_let_ranks_read_in_different_orders_are_refused(cut):
         shard_plain(cut(data.prefetch(1)), Rank(0, 2))
 
 
-def test_a_batch_without_rows_is_refused():
-    dataset = tf.data.Dataset.range(3)
-
-    with pytest.raises(ValueError, match="A batch must hold at least one tensor with"):
-        shard_plain(dataset, Rank(0, 2))
-
-
 def fingerprints(dataset, epochs=2):
     found = []
     shards = shard_global(dataset, Rank(0, 2), found.append, may_be_empty=True)
@@ -230,61 +164,15 @@ def test_other_data_has_another_fingerprint():
     assert fingerprints(whole(8, 4)) == fingerprints(whole(7, 4))
 
 
-def own_shards(datasets, answers):
-    size = len(datasets)
-    ranks = ranks_of(size, answers)
-    parts = [list(shard_own(d, r)) for d, r in zip(datasets, ranks, strict=True)]
-    return parts, ranks
-
-
-def lengths_answer(*lengths):
-    return {"dataset lengths": lambda number: list(lengths)}
-
-
-def test_parts_of_known_lengths_take_equally_many_steps():
-    datasets = [whole(5, 2), whole(2, 2), whole(0, 2)]
-
-    parts, ranks = own_shards(datasets, lengths_answer(3, 1, 0))
-
-    assert [[s.data.numpy().tolist() for s in part] for part in parts] == [
-        [[0, 1], [2, 3], [4]],
-        [[0, 1], [0], [0]],
-        [[0], [0], [0]],
-    ]
-    assert [[int(s.own) for s in part] for part in parts] == [
-        [2, 2, 1],
-        [2, 0, 0],
-        [0, 0, 0],
-    ]
-    assert [bool(s.stand_in[0]) for s in parts[1]] == [False, True, True]
-    assert parts[0][0].rows == ()
-    assert ranks[0].asked == ["dataset lengths"]
-
-
 def test_an_empty_batch_of_a_part_becomes_a_placeholder():
     datasets = [whole(4, 2).map(lambda x: x[: x[0] // 2]), whole(4, 2)]
 
-    parts, _ = own_shards(datasets, lengths_answer(2, 2))
+    ranks = ranks_of(2, (2, 2))
+    parts = [list(shard_own(d, r)) for d, r in zip(datasets, ranks, strict=True)]
 
     assert [s.data.numpy().tolist() for s in parts[0]] == [[0], [2]]
     assert [[int(s.own) for s in part] for part in parts] == [[0, 1], [2, 2]]
     assert [bool(s.stand_in[0]) for s in parts[0]] == [True, False]
-
-
-def unknown(length, batch):
-    return whole(length, batch).filter(lambda x: True)
-
-
-def test_parts_of_unknown_lengths_vote_before_every_step():
-    answers = {
-        "dataset lengths": lambda number: [-2, -2],
-        "more data": lambda number: [number < 3, number < 1],
-    }
-
-    parts, ranks = own_shards([unknown(5, 2), unknown(2, 2)], answers)
-
-    assert [[int(s.own) for s in part] for part in parts] == [[2, 2, 1], [2, 0, 0]]
-    assert [rank.asked.count("more data") for rank in ranks] == [4, 4]
 
 
 @pytest.mark.parametrize("make", [ragged_dataset, sparse_dataset])
@@ -295,7 +183,7 @@ def test_own_parts_must_be_dense(make):
         r"Received: (Ragged|Sparse)TensorSpec.*\. Leave the sharding to the strategy: "
         r"pass the whole dataset, without an AutoShardPolicy\.",
     ):
-        shard_own(make(), Rank(0, 2, lengths_answer(2, 2)))
+        shard_own(make(), Rank(0, 2, (2, 2)))
 
 
 def with_policy(dataset, policy):

@@ -1,6 +1,5 @@
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -105,87 +104,17 @@ def test_a_stand_in_gets_the_statistics_of_the_others(on_ranks, is_mean, nothing
     assert found[1][1] * 0.0 == 0.0
 
 
-def gathered(on_ranks, make, xs, axis=0):
-    """Return each rank's rows of all ranks, and the gradient of what it passed in."""
-
-    def gather(collective):
-        x = tf.Variable(xs[collective.rank])
-        with tf.GradientTape() as tape:
-            rows = make(collective).all_gather(x.read_value(), axis)
-            z = tf.reduce_sum(rows * [10.0, 20.0, 30.0, 40.0]) * (collective.rank + 1)
-        return rows.numpy().tolist(), tape.gradient(z, x).numpy().tolist()
-
-    return on_ranks(2, gather)
-
-
-@pytest.mark.parametrize("axis", [0, 1])
-def test_the_gradient_of_gathered_rows_is_divided_by_the_share(on_ranks, axis):
-    xs = [[1.0], [2.0, 3.0, 4.0]]
-    xs = xs if axis == 0 else [[each] for each in xs]
-
-    (one, first), (other, second) = gathered(on_ranks, steps_of(1, 3), xs, axis)
-
-    rows = [1.0, 2.0, 3.0, 4.0]
-    assert one == other == (rows if axis == 0 else [rows])
-    # Of the loss 1/4 * z + 3/4 * 2 * z by the rows of z: 1.75 times their factors.
-    flat = np.array([*np.ravel(first), *np.ravel(second)])
-    shares = np.array([1 / 4, 3 / 4, 3 / 4, 3 / 4])
-    np.testing.assert_allclose(flat * shares, [17.5, 35.0, 52.5, 70.0])
-
-
-def test_a_stand_in_gathers_no_rows_of_its_own(on_ranks):
-    xs = [[1.0, 2.0, 3.0, 4.0], [float("nan")]]
-
-    (one, first), (other, second) = gathered(on_ranks, steps_of(4, 0, empty=[1]), xs)
-
-    assert one == other == xs[0]
-    assert first == [10.0, 20.0, 30.0, 40.0]
-    assert second == [0.0]
-
-
-Op = tf.distribute.ReduceOp
-
-
-class NotingStep:
-    """A step that notes what it is to reduce, and doubles it."""
-
-    def __init__(self, is_joint=True):
-        self.is_joint = is_joint
-        self.asked = []
-
-    def all_reduce(self, values, *, is_mean):
-        self.asked.append(is_mean)
-        return [value * 2 for value in values]
-
-
-def reduced_in(step, operation, value):
-    """All-reduce a value in the replica of a process that makes a step of Keras."""
-    hooks = SimpleNamespace(rank=0, step=step)
-    context = WeighingReplicaContext(AllReduceStrategy(), 0, hooks)
-    with context:
-        return context.all_reduce(operation, value)
-
-
-def test_a_structure_is_reduced_at_once_and_stays_what_it_is():
-    step = NotingStep()
-
-    found = reduced_in(step, Op.SUM, {"a": tf.constant(1.0), "b": [2.0, tf.ones([2])]})
-
-    assert float(found["a"]) == 2.0
-    assert float(found["b"][0]) == 4.0
-    assert found["b"][1].numpy().tolist() == [2.0, 2.0]
-    assert len(step.asked) == 1
-
-
 def slices():
     return tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]), tf.constant([3, 2]))
 
 
 @pytest.mark.parametrize("make", [lambda: tf.constant(3), slices])
 def test_integers_and_slices_are_left_to_tensorflow(make):
-    step, value = NotingStep(), make()
+    step = SimpleNamespace(is_joint=True, all_reduce=pytest.fail)
+    hooks, value = SimpleNamespace(rank=0, step=step), make()
+    context = WeighingReplicaContext(AllReduceStrategy(), 0, hooks)
 
-    found = reduced_in(step, Op.SUM, value)
+    with context:
+        found = context.all_reduce(tf.distribute.ReduceOp.SUM, value)
 
     assert type(found) is type(value)
-    assert step.asked == []
