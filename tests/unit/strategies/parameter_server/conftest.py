@@ -14,12 +14,9 @@ import tensorflow as tf
 from tensorflow.python.eager import context as context_module
 
 from tfdist.cluster import Cluster
-from tfdist.compat.keras.input import spec_of
 from tfdist.compat.keras.install import install
 from tfdist.strategies.parameter_server import dispatcher, training, worker_input
 from tfdist.strategies.parameter_server.job import ServerJob
-from tfdist.strategies.parameter_server.step import PureStep
-from tfdist.strategies.parameter_server.update import Update
 
 HERE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
@@ -86,12 +83,18 @@ def make_job(here):
 
 
 @pytest.fixture
-def turns(monkeypatch):
+def read_here(monkeypatch):
+    """Let readers of workers be in this process."""
+    monkeypatch.setattr(worker_input, "WORKER", "/device:CPU:0")
+
+
+@pytest.fixture
+def turns(monkeypatch, read_here):
     """The workers that begin the next attempts at reading, which a test may set."""
     turns = SimpleNamespace(workers=itertools.cycle([0, 1]))
-    monkeypatch.setattr(training, "current_worker", lambda: next(turns.workers))
-    monkeypatch.setattr(training, "REST_SECONDS", 0.0)
-    monkeypatch.setattr(worker_input, "WORKER", "/device:CPU:0")
+    values = {"current_worker": lambda: next(turns.workers), "REST_SECONDS": 0.0}
+    for name, value in values.items():
+        monkeypatch.setattr(training, name, value)
     return turns
 
 
@@ -138,13 +141,3 @@ def batch():
     x = np.random.default_rng(0).normal(size=(6, 3)).astype("float32")
     y = x[:, :1] - 2 * x[:, 1:2]
     return lambda start, stop: (tf.constant(x[start:stop]), tf.constant(y[start:stop]))
-
-
-@pytest.fixture
-def update_of(model, batch):
-    """Return what traces the training of that model in a job."""
-
-    def update_of(job):
-        return Update(job, PureStep(job, model, model.train_step, spec_of(batch(0, 2))))
-
-    return update_of

@@ -6,11 +6,9 @@ import threading
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server import dispatcher
 from tfdist.strategies.parameter_server.dispatcher import Dispatcher, Work
 
 SECONDS = 120
-LOST = tf.errors.UnavailableError(None, None, "/job:worker/replica:0/task:1")
 
 
 class Job:
@@ -68,19 +66,6 @@ def work_of(*results, on_late=None):
         return call
 
     return Work(prepare, on_late)
-
-
-def test_work_arrives_in_the_order_in_which_it_ends(made, job):
-    first, second = work_of("a"), work_of("b")
-    made.submit(first, second)
-    assert (made.in_flight, made.take(wait=False)) == (2, None)
-    job.do(1, 1)
-    job.do(0)
-
-    assert made.take(wait=True) is second
-    assert (second.result, second.worker, second.has_arrived) == ("b", 1, True)
-    assert made.take(wait=False) is first
-    assert made.in_flight == 0
 
 
 def test_the_work_of_a_hanging_worker_is_repeated(made, job, caplog):
@@ -157,28 +142,6 @@ def test_an_error_names_its_worker_and_concerns_its_own_dispatcher(made, job):
     assert made.in_flight == 0
 
 
-def test_the_work_of_a_lost_worker_is_retried_by_tensorflow(made, job):
-    work = work_of(LOST, "found")
-    made.submit(work)
-    attempt = job.waiting[0]
-    with pytest.raises(tf.errors.UnavailableError):
-        job.do(1)
-    job.waiting.append(attempt)
-    job.do(0)
-
-    assert made.take(wait=True) is work
-    assert (work.result, work.worker) == ("found", 0)
-
-
-def test_an_error_that_tensorflow_does_not_retry_is_raised(made, job):
-    made.submit(work_of("never"))
-    job.error = LOST
-
-    with pytest.raises(tf.errors.UnavailableError):
-        made.take(wait=True)
-    assert made.in_flight == 0
-
-
 def test_dropped_work_is_not_begun_and_its_errors_are_ignored(made, job):
     def fail():
         made.drop()
@@ -236,36 +199,3 @@ def test_spare_workers_repeat_unfinished_work_and_no_more(job, slow):
 
 
 # Heartbeats.
-
-
-@pytest.mark.parametrize("is_hung", [False, True])
-def test_a_worker_that_hangs_or_has_ended_is_silent_until_it_answers(
-    monkeypatch, is_hung
-):
-    pings, asked, answer = [], threading.Event(), threading.Event()
-    monkeypatch.setattr(dispatcher, "BEAT_SECONDS", 0.001)
-    monkeypatch.setattr(tf, "device", lambda name: threading.Lock())
-    monkeypatch.setattr(dispatcher, "own_executor", lambda: None)
-
-    def ping(value):
-        pings.append(value)
-        if is_hung or len(pings) == 3:
-            asked.set()
-            answer.wait(SECONDS)
-        if not answer.is_set():
-            raise LOST
-        return value
-
-    monkeypatch.setattr(tf, "identity", ping)
-    heartbeat = dispatcher.Heartbeat(("a:1",))
-    assert asked.wait(SECONDS)
-    assert list(heartbeat.silent(0.0)) == [0]
-    assert heartbeat.silent() == {}
-    assert heartbeat.names == ["worker 0 (a:1)"]
-    answer.set()
-    assert any(not heartbeat.silent(0.0) for _ in range(10**6))
-    del heartbeat
-    for thread in threading.enumerate():
-        if thread.name == "tfdist heartbeat 0":
-            thread.join(SECONDS)
-            assert not thread.is_alive()

@@ -1,5 +1,3 @@
-import gc
-
 import keras
 import numpy as np
 import pytest
@@ -35,13 +33,6 @@ def test_only_sync_training_weighs_steps_as_slices(make_job, consistency):
             share = hooks.step.share()
             assert (float(share), share.dtype) == (0.25, tf.float64)
     assert hooks.step is None
-
-
-def test_compiling_a_model_again_drops_its_functions(hooks, model):
-    hooks.function_of(model, "train_step", model.train_step)
-    gc.collect()
-
-    assert len(hooks._trainings[model]) == 0
 
 
 def test_a_prediction_that_ends_early_leaves_nothing_in_flight(hooks, model):
@@ -94,16 +85,6 @@ def test_seeds_differ_by_the_number_of_the_step(hooks, job):
     assert folded(0) == (7, 9)
     assert hooks.draw_seed(lambda: seed, state) is seed
     assert len({folded(number) for number in range(100)}) == 100
-
-
-def test_results_are_read_again_after_all_steps(hooks, model):
-    training = hooks.function_of(model, "train_step", model.train_step)
-    training.returned = {"loss": 1.0}
-    training.read_logs = lambda: {"loss": 0.5}
-
-    found = hooks.metrics_result(model, lambda logs: logs, training.returned)
-    assert found == {"loss": 0.5}
-    assert hooks.metrics_result(model, lambda logs: logs, {}) == {}
 
 
 def test_a_fit_that_fails_drops_its_steps_and_names_a_lost_server(hooks, model):

@@ -5,29 +5,6 @@ import pytest
 from tfdist.strategies.parameter_server.worker_input import BatchRange, Pipelines
 
 
-def test_each_worker_reads_its_own_pipeline_in_order():
-    pipelines = Pipelines([4, 2])
-    parts = [pipelines.take(*one) for one in ((0, 1), (1, 2), (0, 2), (0, 9))]
-
-    assert parts == [
-        BatchRange(0, 0, 1),
-        BatchRange(1, 0, 2),
-        BatchRange(0, 1, 2),
-        BatchRange(0, 3, 1),
-    ]
-    assert pipelines.are_over
-
-
-def test_a_pipeline_of_unknown_length_ends_when_a_worker_finds_its_end():
-    pipelines = Pipelines([None, None])
-    pipelines.end(pipelines.take(0, 3).pipeline)
-
-    assert pipelines.take(0, 1) is None
-    assert not pipelines.are_over
-    pipelines.end(pipelines.take(1, 1).pipeline)
-    assert pipelines.are_over
-
-
 def test_a_worker_without_data_continues_for_an_absent_one():
     pipelines = Pipelines([1, 9, 1])
     for worker in range(3):

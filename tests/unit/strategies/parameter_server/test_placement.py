@@ -1,8 +1,13 @@
 import re
 
 import pytest
+import tensorflow as tf
 
-from tfdist.strategies.parameter_server.extended import Placement, sizes_of_shards
+from tfdist.strategies.parameter_server.extended import (
+    ParameterServerExtended,
+    Placement,
+    sizes_of_shards,
+)
 
 
 @pytest.mark.parametrize(
@@ -61,3 +66,20 @@ def test_only_rows_can_be_split(shards):
     )
     with pytest.raises(ValueError, match=re.escape(message)):
         sizes_of_shards("table", (4, 6), shards)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "expected"),
+    [
+        ((5, 2), tf.float32, [2, 2, 1]),
+        ((5, 2), tf.float64, [1] * 5),
+        ((), tf.float32, [1]),
+        ((0, 2), tf.float32, [1]),
+    ],
+)
+def test_the_partitioner_decides_by_shape_and_dtype(shape, dtype, expected):
+    # Without the constructor, which connects to servers.
+    made = ParameterServerExtended.__new__(ParameterServerExtended)
+    made._partitioner = tf.distribute.experimental.partitioners.MaxSizePartitioner(16)
+
+    assert made.sizes_of_shards("v", tf.TensorShape(shape), dtype) == expected

@@ -15,12 +15,6 @@ def model(job):
     return model
 
 
-def test_predictions_of_batches_are_joined_in_order(model):
-    found = model.predict_function([(X[:3],), (X[3:4],), (X[4:],)])
-
-    np.testing.assert_allclose(found, model(X), rtol=1e-6)
-
-
 def test_batches_are_begun_ahead_and_arrive_in_order(job, model):
     batches = BatchesAhead(tf.data.Dataset.from_tensor_slices((X,)).batch(1), model)
     waiting = job.coordinator.waiting = []
@@ -34,12 +28,3 @@ def test_batches_are_begun_ahead_and_arrive_in_order(job, model):
     found = [model.predict_function([one]) for one in iterator]
 
     np.testing.assert_allclose(tf.concat(found, 0), model(X[2:]), rtol=1e-6)
-
-
-def test_a_lost_server_is_named(job, model):
-    job.coordinator.waiting = []
-    job.coordinator.error = tf.errors.UnavailableError(
-        None, None, "/job:ps/replica:0/task:0"
-    )
-    with pytest.raises(ConnectionError, match=r"ps 0 \(d:1\) is lost"):
-        model.predict_function([(X,)])

@@ -78,14 +78,6 @@ def test_a_loss_scale_that_may_change_before_the_update_is_refused(scale, job):
         check_trainer(model, job)
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("job", [job_of("sync"), job_of("bounded", 0)])
-def test_a_loss_scale_that_cannot_change_is_accepted(scale, job):
-    model = compiled(optimizer=scale(keras.optimizers.SGD()))
-
-    assert check_trainer(model, job) is None
-
-
 class Largest(keras.metrics.Metric):
     def __init__(self):
         super().__init__(name="largest")

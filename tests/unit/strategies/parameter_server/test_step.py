@@ -67,22 +67,6 @@ def test_layer_state_that_no_batch_changes_needs_no_aggregation(make_job):
     ]
 
 
-def test_layer_state_is_sent_as_its_change(job):
-    norm = keras.layers.BatchNormalization(momentum=0.5)
-    step = step_of(job, keras.Sequential, Counting(), norm)
-    found = [
-        (one.momentum, delta.numpy())
-        for one, delta in zip(step.assigned, results_of(step).deltas, strict=True)
-        if not one.is_sum
-    ]
-
-    assert [momentum for momentum, _ in found] == [1.0, 0.5, 0.5]
-    for (_, delta), expected in zip(
-        found, [4.0, 0.5 * X.mean(0), 0.5 * X.var(0)], strict=True
-    ):
-        np.testing.assert_allclose(delta, expected, rtol=1e-5)
-
-
 class Frozen(keras.Sequential):
     """A model one of whose variables has no gradient."""
 
@@ -103,23 +87,6 @@ def test_a_variable_without_a_gradient_has_no_slot(job):
     assert [tuple(v.shape) for v in step.weights] == [(1,)]
     assert (len(results.gradients), step.logs.count) == (1, 2)
     assert step.logs.fill([], results.logs.numpy())["count"] == 20_000_001
-
-
-class Noisy(Frozen):
-    """A model whose step creates a variable: the state of Keras's own generator."""
-
-    def train_step(self, data):
-        x, y = data
-        return super().train_step((x + keras.random.normal((3,)), y))
-
-
-def test_a_step_may_create_a_variable(job):
-    keras.utils.clear_session()
-    step = step_of(job, Noisy)
-    [seed] = [one for one in step.assigned if "seed" in one.variable.path]
-
-    assert results_of(step).deltas[step.assigned.index(seed)].numpy().any()
-    assert seed.variable.numpy().any()
 
 
 # Refusals.
@@ -254,17 +221,3 @@ def test_each_variable_is_read_once_after_the_version():
     assert float(call()) == 3.0
     a.assign(3.0)
     assert float(call()) == 9.0
-
-
-def test_a_step_may_be_traced_again():
-    """As TensorFlow does if the first trace creates a variable."""
-    a, b, made = tf.Variable(1.0), tf.Variable(2.0), []
-    reads = VariableReads(tf.Variable(7, dtype=tf.int64))
-
-    def compute():
-        if not made:
-            made.append(tf.Variable(0.0))
-            return reads.value(b) + reads.value(a)
-        return reads.value(a)
-
-    assert float(caller_of(reads, compute)()) == 1.0

@@ -1,5 +1,6 @@
 """Attempts at the same work: each has its own slots and the same batches."""
 
+import gc
 import itertools
 import weakref
 from types import SimpleNamespace
@@ -7,13 +8,17 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
+from tfdist.compat.keras.input import spec_of
+from tfdist.strategies.parameter_server.step import PureStep
 from tfdist.strategies.parameter_server.training import ReadSteps, sent_steps
+from tfdist.strategies.parameter_server.update import Update
 from tfdist.strategies.parameter_server.worker_input import WorkerInput
 
 
 @pytest.fixture
-def update(job, update_of):
-    return update_of(job)
+def update(job, model, batch):
+    """The training of a small model in the job."""
+    return Update(job, PureStep(job, model, model.train_step, spec_of(batch(0, 2))))
 
 
 def first_gradients(update, slots):
@@ -37,6 +42,17 @@ def test_batches_are_freed_before_their_work_is_done(update, batch):
     slots = work.prepare()()
     assert len(slots) == 2
     assert_repeated(update, slots, work.prepare()())
+
+
+def test_slots_that_only_a_stall_needed_are_freed(update):
+    slots = [update.take_slot() for _ in range(20)]
+    known = [weakref.ref(slot[0]) for slot in slots]
+    while slots:
+        update.give_back([slots.pop()])
+    gc.collect()
+
+    # Two for each worker.
+    assert sum(ref() is not None for ref in known) == 4
 
 
 @pytest.fixture

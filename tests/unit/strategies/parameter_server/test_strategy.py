@@ -39,21 +39,27 @@ def test_a_cluster_without_one_of_the_roles_is_refused(jobs, task, message):
         check_cluster(Cluster(**jobs, task=Task(task, 0)))
 
 
+@pytest.fixture
+def unstarted(monkeypatch):
+    """Let TensorFlow seem not to have run anything."""
+    monkeypatch.setattr(compat, "has_started", lambda: False)
+
+
+@pytest.mark.usefixtures("unstarted")
 def test_the_chief_leaves_the_gpus_to_the_workers(gpus, monkeypatch):
     gpus(2)
-    monkeypatch.setattr(compat, "has_started", lambda: False)
-    monkeypatch.setattr(strategy, "check_own_port", lambda cluster: None)
 
-    def wait(cluster, seconds):
+    def check(cluster):
         raise TimeoutError(str(tf.config.get_visible_devices("GPU")))
 
-    monkeypatch.setattr(strategy, "wait_for_servers", wait)
+    # It comes next.
+    monkeypatch.setattr(strategy, "check_own_port", check)
     with pytest.raises(TimeoutError, match=r"^\[\]$"):
         ParameterServerStrategy(Cluster(**JOBS, task=Task("chief", 0)))
 
 
-def test_a_resolver_of_tensorflow_is_a_cluster(monkeypatch):
-    monkeypatch.setattr(compat, "has_started", lambda: False)
+@pytest.mark.usefixtures("unstarted")
+def test_a_resolver_of_tensorflow_is_a_cluster():
     spec = tf.train.ClusterSpec({"worker": ["a:1"], "chief": ["c:1"]})
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         spec, task_type="chief", task_id=0

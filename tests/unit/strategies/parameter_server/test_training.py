@@ -46,30 +46,6 @@ def run_epoch(training, iterator):
     return logs
 
 
-def metrics_of(model):
-    return {name: float(value) for name, value in model.get_metrics_result().items()}
-
-
-@pytest.fixture(scope="module")
-def plain():
-    """A model trained by Keras alone, and its history."""
-    model = compiled("adam")
-    history = model.fit(batches(), verbose=0).history
-    return model, {name: value for name, [value] in history.items()}
-
-
-@pytest.mark.parametrize(("consistency", "most"), [("bounded", 3), ("sync", None)])
-def test_an_epoch_without_delays_is_that_of_keras(make_job, plain, consistency, most):
-    model = compiled("adam")
-    logs = run_epoch(training_of(make_job(consistency, most), model), iter(batches()))
-
-    assert len(logs) == int(model.optimizer.iterations) == 3
-    assert all(set(one) == {"loss", "mae"} for one in logs)
-    for one, other in zip(model.get_weights(), plain[0].get_weights(), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-    assert metrics_of(model) == pytest.approx(plain[1], rel=1e-5)
-
-
 @pytest.mark.parametrize(("consistency", "most"), [("bounded", 0), ("sync", None)])
 def test_steps_in_turn_return_the_logs_of_their_batch(make_job, consistency, most):
     expected = []
@@ -83,6 +59,38 @@ def test_steps_in_turn_return_the_logs_of_their_batch(make_job, consistency, mos
     assert len(found) == 6
     for one, right in zip(found, expected, strict=True):
         assert one == pytest.approx(right, rel=1e-5)
+
+
+@pytest.mark.parametrize(("consistency", "most"), [("async", None), ("bounded", 3)])
+def test_the_first_logs_of_an_epoch_are_those_of_its_first_batch(
+    make_job, consistency, most
+):
+    job, model = make_job(consistency, most), compiled()
+    job.coordinator.waiting = []
+    training = training_of(job, model)
+    for _ in range(3):
+        model.reset_metrics()
+        expected = model.test_on_batch(X[:3], Y[:3], return_dict=True)
+        model.reset_metrics()
+        iterator = iter(batches(3))
+        found = [training(iterator) for _ in range(4)]
+        training.finish()
+
+        assert found[0] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("consistency", ["async", "sync"])
+def test_a_batch_without_rows_is_a_step_as_in_keras(make_job, consistency):
+    """As a filter of rows may leave."""
+    model, right = compiled("adam"), compiled("adam")
+    training = training_of(make_job(consistency), model)
+    for rows in (slice(0, 4), slice(4, 4), slice(4, 6)):
+        part = tf.constant(X[rows]), tf.constant(Y[rows])
+        right.train_on_batch(*part)
+        training(iter([part]))
+
+    for one, other in zip(model.get_weights(), right.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
 def failing_after(rows):
@@ -259,16 +267,6 @@ def read_by_two(size, *, is_known=True):
         return made if is_known else made.filter(lambda x, y: True)
 
     return WorkerInput(function, 2)
-
-
-@pytest.mark.usefixtures("turns")
-def test_workers_read_every_example_once(make_job):
-    model = compiled()
-    training = training_of(make_job("bounded", 0), model)
-    source = read_by_two(1, is_known=False)
-    for epoch in (1, 2):
-        run_epoch(training, iter(source))
-        assert int(model.optimizer.iterations) == 12 * epoch
 
 
 @pytest.mark.usefixtures("turns")

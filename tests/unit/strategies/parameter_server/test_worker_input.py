@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server import worker_input as module
 from tfdist.strategies.parameter_server.worker_input import (
     BatchRange,
     Reader,
@@ -10,10 +9,7 @@ from tfdist.strategies.parameter_server.worker_input import (
     traced_dataset,
 )
 
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch):
-    monkeypatch.setattr(module, "WORKER", "/device:CPU:0")
+pytestmark = pytest.mark.usefixtures("read_here")
 
 
 def shards(context):
