@@ -5,7 +5,6 @@ import tensorflow as tf
 
 from tfdist.cluster import Cluster, tf_config
 from tfdist.collectives.single import SingleCollective
-from tfdist.data.sharding import Shard
 from tfdist.strategies import AllReduceStrategy
 
 
@@ -112,13 +111,6 @@ def test_alone_it_trains_as_keras_does(options):
     )
 
 
-def test_a_batch_of_fit_outside_of_keras_s_functions_is_refused():
-    data = Shard(tf.ones([1, 4]), 1, 1, ())
-
-    with pytest.raises(RuntimeError, match="must run in the function that Keras makes"):
-        AllReduceStrategy().run(lambda data: data, (data,))
-
-
 def test_alone_a_custom_loop_works():
     strategy = AllReduceStrategy()
     with strategy.scope():
@@ -136,26 +128,6 @@ def test_alone_a_custom_loop_works():
         return strategy.reduce("SUM", strategy.run(replica, (batch,)), axis=None)
 
     assert [float(step(batch)) for batch in dataset] == [2.0, 7.0]
-
-
-@pytest.mark.parametrize("name", ["model.keras", "model.weights.h5"])
-def test_alone_files_are_written_whole_and_load_in_plain_keras(name, tmp_path):
-    x, y = data()
-    with AllReduceStrategy().scope():
-        model = compiled()
-    model.fit(x, y, verbose=0)
-    path = tmp_path / name
-    if name.endswith("weights.h5"):
-        model.save_weights(path)
-        loaded = compiled()
-        loaded.load_weights(path)
-    else:
-        model.save(path)
-        loaded = keras.models.load_model(path, compile=False)
-
-    assert [file.name for file in tmp_path.iterdir()] == [name]
-    for mine, its in zip(model.get_weights(), loaded.get_weights(), strict=True):
-        np.testing.assert_array_equal(mine, its)
 
 
 def test_a_tensorflow_that_has_started_is_refused(monkeypatch):

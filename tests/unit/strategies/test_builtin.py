@@ -85,15 +85,6 @@ def test_without_devices_all_are_taken(two_cpus):
     assert CentralStorageStrategy().extended.parameter_devices == (two_cpus[0],)
 
 
-def test_one_device_of_several_computes_and_another_keeps_the_weights(two_cpus):
-    strategy = CentralStorageStrategy(["CPU:0"], "CPU:1")
-    with strategy.scope():
-        variable = tf.Variable(1.0)
-
-    assert strategy.num_replicas_in_sync == 1
-    assert variable.device == two_cpus[1]
-
-
 @pytest.mark.parametrize(
     ("make", "argument", "received"),
     [
@@ -116,23 +107,6 @@ def test_wrong_devices_are_refused(make, argument, received):
     )
     with pytest.raises(ValueError, match=re.escape(text)):
         make()
-
-
-def test_a_custom_loop_clips_the_sum(two_cpus):
-    strategy = MirroredStrategy(two_cpus)
-    with strategy.scope():
-        weight = keras.Variable([0.0, 0.0])
-        optimizer = keras.optimizers.SGD(1.0, global_clipnorm=1.0)
-        optimizer.build([weight])
-
-    @tf.function
-    def step():
-        strategy.run(lambda: optimizer.apply([tf.constant([3.0, 4.0])], [weight]))
-
-    step()
-
-    for copy in copies_here(weight):
-        np.testing.assert_allclose(copy, [-0.6, -0.8], rtol=1e-6)
 
 
 def test_values_of_replicas_are_reduced_and_gathered(two_cpus):
@@ -166,17 +140,6 @@ def test_replicas_of_a_loop_draw_different_numbers(two_cpus, wrap):
     for kind in drawn:
         first, second = strategy.experimental_local_results(kind)
         assert np.any(first.numpy() != second.numpy())
-
-
-def test_a_dataset_is_distributed_for_a_custom_loop(two_cpus):
-    strategy = MirroredStrategy(two_cpus)
-    dataset = tf.data.Dataset.range(10).batch(4)
-    seen = [
-        [part.numpy().tolist() for part in strategy.experimental_local_results(batch)]
-        for batch in strategy.experimental_distribute_dataset(dataset)
-    ]
-
-    assert seen == [[[0, 1], [2, 3]], [[4, 5], [6, 7]], [[8], [9]]]
 
 
 def test_values_and_datasets_come_from_functions(two_cpus):

@@ -16,6 +16,7 @@ OPEN_MPI = tuple(
 )
 NAMES = ", ".join(OPEN_MPI)
 PALS = ("PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PMI_LOCAL_SIZE")
+ADDRESSES = "TF_CONFIG"
 MODULE = "tfdist.collectives.horovod.collective"
 PEERS = "tfdist.collectives.horovod.peers"
 
@@ -34,8 +35,12 @@ class Engine:
     def __init__(self, monkeypatch):
         self._monkeypatch = monkeypatch
         self.made = []
-        monkeypatch.setattr(connecting, "TensorFlowCollective", self.tensorflow)
-        monkeypatch.setattr(connecting, "check_not_started", lambda: None)
+        functions = {
+            "TensorFlowCollective": self.tensorflow,
+            "check_not_started": lambda: None,
+        }
+        for name, function in functions.items():
+            monkeypatch.setattr(connecting, name, function)
         self.has_horovod()
         self.has_mpi(False)
 
@@ -63,11 +68,15 @@ class Engine:
         self._put(
             "tfdist.collectives.mpi",
             start=lambda member, timeout_seconds: None,
-            MPICollective=lambda **timeouts: "MPI's",
+            MPICollective=self.mpi,
         )
 
     def _put(self, name, **content):
         self._monkeypatch.setitem(sys.modules, name, module(name, **content))
+
+    def mpi(self, **timeouts):
+        self.made.append(("mpi", timeouts))
+        return "MPI's"
 
     def starts(self, place, size):
         self.made.append(("start", place.rank, place.size))
@@ -126,39 +135,37 @@ def test_horovod_with_one_process_has_no_overhead(engine):
 
 
 @pytest.mark.parametrize(
-    ("name", "addresses", "variables", "expected"),
+    ("name", "given", "installed", "expected"),
     [
-        ("auto", True, None, "TensorFlow"),
-        ("tensorflow", True, None, "TensorFlow"),
-        ("auto", True, OPEN_MPI, "TensorFlow"),
-        ("horovod", True, OPEN_MPI, "Horovod"),
-        ("auto", True, HOROVOD, "Horovod"),
-        ("tensorflow", True, HOROVOD, "TensorFlow"),
-        ("auto", False, HOROVOD, "Horovod"),
-        ("auto", False, OPEN_MPI, "Horovod"),
-        ("horovod", False, OPEN_MPI, "Horovod"),
+        ("auto", [ADDRESSES], ["horovod"], "TensorFlow"),
+        ("tensorflow", [ADDRESSES], ["horovod"], "TensorFlow"),
+        ("auto", [ADDRESSES, OPEN_MPI], ["horovod"], "TensorFlow"),
+        ("horovod", [ADDRESSES, OPEN_MPI], ["horovod"], "Horovod"),
+        ("auto", [ADDRESSES, HOROVOD], ["horovod"], "Horovod"),
+        ("tensorflow", [ADDRESSES, HOROVOD], ["horovod"], "TensorFlow"),
+        ("auto", [ADDRESSES, HOROVOD], [], "TensorFlow"),
+        ("auto", [HOROVOD], ["horovod"], "Horovod"),
+        ("auto", [HOROVOD], ["horovod", "mpi"], "Horovod"),
+        ("auto", [OPEN_MPI], ["horovod"], "Horovod"),
+        ("auto", [OPEN_MPI], ["horovod", "mpi"], "MPI"),
+        ("auto", [PALS], ["mpi"], "MPI"),
+        ("horovod", [OPEN_MPI], ["horovod"], "Horovod"),
     ],
 )
 def test_the_environment_chooses_the_engine(
-    name, addresses, variables, expected, engine, monkeypatch
+    name, given, installed, expected, engine, monkeypatch
 ):
-    if addresses:
-        in_cluster(monkeypatch, "a:1", "b:1")
-    if variables is not None:
-        started_by(monkeypatch, variables)
+    if "horovod" not in installed:
+        engine.has_no_horovod()
+    engine.has_mpi("mpi" in installed)
+    for variables in given:
+        if variables == ADDRESSES:
+            in_cluster(monkeypatch, "a:1", "b:1")
+        else:
+            started_by(monkeypatch, variables)
 
     assert connect(name, timeout_seconds=3.0) == f"{expected}'s"
     assert engine.made[-1][-1] == {"timeout_seconds": 3.0}
-
-
-@pytest.mark.parametrize(
-    ("variables", "expected"), [(OPEN_MPI, "MPI"), (HOROVOD, "Horovod")]
-)
-def test_mpi_joins_what_mpirun_has_started(variables, expected, engine, monkeypatch):
-    engine.has_mpi()
-    started_by(monkeypatch, variables)
-
-    assert connect("auto") == f"{expected}'s"
 
 
 @pytest.mark.parametrize(("hosts", "is_one"), [("aa", True), ("ab", False)])
@@ -213,20 +220,6 @@ def test_mpi_joins_the_tasks_of_srun_with_pmix(variables, engine, monkeypatch):
         monkeypatch.setenv(name, value)
 
     assert connect("auto") == ("MPI's" if variables else "TensorFlow's")
-
-
-def test_addresses_connect_processes_of_horovodrun_without_horovod(engine, monkeypatch):
-    engine.has_no_horovod()
-    in_cluster(monkeypatch, "a:1", "b:1")
-    started_by(monkeypatch, HOROVOD)
-
-    assert connect("auto") == "TensorFlow's"
-
-
-def test_a_process_set_reaches_the_collective(engine):
-    connect_horovod("a set", start_timeout_seconds=1.0)
-
-    assert engine.made[-1] == ("horovod", "a set", {"start_timeout_seconds": 1.0})
 
 
 @pytest.mark.parametrize(
@@ -321,9 +314,6 @@ def test_a_launcher_of_a_site_needs_its_own_mpi(engine, monkeypatch):
     with pytest.raises(ValueError, match=re.escape(text)):
         connect("auto")
 
-    engine.has_mpi()
-    assert connect("auto") == "MPI's"
-
 
 def test_horovod_must_be_built_for_this_tensorflow(engine, monkeypatch):
     class Broken:
@@ -362,9 +352,10 @@ def test_only_tfdist_run_leaves_one_gpu_to_a_process_alone(
         in_cluster(monkeypatch, "a:1")
         for name, value in {"RUN_ID": 1, "RANK": 0, "SIZE": 1}.items():
             monkeypatch.setenv(f"TFDIST_{name}", str(value))
-    monkeypatch.setattr(connecting, "has_started", lambda: False)
     given = []
-    monkeypatch.setattr(connecting, "pin", lambda *place: given.append(place))
+    functions = {"has_started": lambda: False, "pin": lambda *at: given.append(at)}
+    for name, function in functions.items():
+        monkeypatch.setattr(connecting, name, function)
 
     assert isinstance(connect("tensorflow", **options), SingleCollective)
     assert given == pinned

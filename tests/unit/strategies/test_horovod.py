@@ -3,8 +3,6 @@
 
 import re
 
-import keras
-import numpy as np
 import pytest
 
 from tfdist.collectives.base import FusingCollective
@@ -51,10 +49,6 @@ def reducer_of(strategy):
     ("options", "text"),
     [
         (
-            {"compression": "bf16"},
-            "Horovod has no compression but 'fp16'. Received: compression='bf16'.",
-        ),
-        (
             {"op": "max"},
             "op must be one of average, sum, adasum. Received: op='max'.",
         ),
@@ -89,14 +83,6 @@ def test_the_process_set_and_timeouts_reach_horovod(connected):
     assert connected == [(("a set",), times)]
 
 
-def test_its_gradients_go_by_horovod(connected):
-    strategy = HorovodStrategy(groups=2)
-
-    assert strategy.collective is connected.collective
-    assert isinstance(strategy, AllReduceStrategy)
-    assert isinstance(reducer_of(strategy), HorovodReducer)
-
-
 def test_all_reduce_on_horovod_is_the_same(connected):
     strategy = AllReduceStrategy("horovod", sparse_as_dense=True, compression="fp16")
 
@@ -122,23 +108,7 @@ def test_all_reduce_refuses_what_horovod_has_not(options, text, connected):
 
 
 @pytest.mark.parametrize("options", [{"op": "sum"}, {"groups": [["not/there"]]}])
-def test_alone_it_trains_as_keras_does(options, connected):
+def test_alone_gradients_stay_as_they_are(options, connected):
     connected.collective = SingleCollective()
-    strategy = HorovodStrategy(**options)
-    assert type(reducer_of(strategy)) is GradientReducer
 
-    def trained():
-        keras.utils.set_random_seed(1)
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        model.compile("adam", "mse")
-        return model
-
-    x = np.arange(20.0).reshape(10, 2)
-    plain = trained()
-    plain.fit(x, x[:, :1], batch_size=4, verbose=0, shuffle=False)
-    with strategy.scope():
-        model = trained()
-    model.fit(x, x[:, :1], batch_size=4, verbose=0, shuffle=False)
-
-    for mine, its in zip(model.get_weights(), plain.get_weights(), strict=True):
-        np.testing.assert_array_equal(mine, its)
+    assert type(reducer_of(HorovodStrategy(**options))) is GradientReducer

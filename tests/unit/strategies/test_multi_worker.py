@@ -64,17 +64,6 @@ def test_packs_are_buckets(made):
     assert [hook._reducer._bucket_bytes for hook in hooks.replicas] == [4096, 4096]
 
 
-def test_processes_have_their_own_groups_of_devices(monkeypatch, two_cpus):
-    keys = set()
-    for rank in range(3):
-        monkeypatch.setattr(SingleCollective, "rank", rank)
-        found = MultiWorkerMirroredStrategy().extended._collective_keys
-        keys.add(found.get_group_key(two_cpus))
-
-    # Rank 0 registers the groups of all processes, each by its key alone.
-    assert len(keys) == 3
-
-
 def test_nccl_without_a_gpu_is_refused():
     with pytest.raises(
         ValueError,

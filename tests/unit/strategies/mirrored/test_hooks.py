@@ -5,7 +5,6 @@ import tensorflow as tf
 
 from tfdist.compat.mirrored import copies_here
 from tfdist.strategies import CentralStorageStrategy, MirroredStrategy
-from tfdist.strategies.mirrored.hooks import logs_here
 
 
 @pytest.fixture
@@ -68,76 +67,6 @@ def test_an_epoch_ends_with_equal_counts(strategy):
     model.evaluate(X, Y, verbose=0)
 
     assert int(second) == 1
-
-
-def test_what_metrics_count_in_integers_is_left_to_each_device(strategy):
-    class Rows(keras.metrics.Metric):
-        def __init__(self):
-            super().__init__(name="rows")
-            self.count = self.add_variable((), "zeros", "int32", name="count")
-
-        def update_state(self, y, y_pred, sample_weight=None):
-            self.count.assign(self.count + tf.shape(y)[0])
-
-        def result(self):
-            return self.count
-
-    keras.utils.set_random_seed(1)
-    with strategy.scope():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse", metrics=[Rows()])
-
-    assert model.fit(X, Y, verbose=0).history["rows"] == [5]
-    assert model.evaluate(X, Y, verbose=0, return_dict=True)["rows"] == 5
-
-
-@pytest.fixture
-def model(two_cpus):
-    """A model whose loss is a mean of 1 on one device, and of 3 on another."""
-    strategy = MirroredStrategy(two_cpus)
-    with strategy.scope():
-        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-    (tracker,) = [metric for metric in model.metrics if metric.name == "loss"]
-    for variable, values in zip(tracker.variables, [(1, 9), (1, 3)], strict=True):
-        for copy, value in zip(copies_here(variable), values, strict=True):
-            copy.assign(float(value))
-    return model
-
-
-def shares(*values):
-    return [tf.constant(value, tf.float64) for value in values]
-
-
-def test_a_metric_is_computed_from_what_all_devices_have_counted(model):
-    value = tf.constant(1.0)
-    noted = [(value, model.metrics[0], None)]
-
-    logs = logs_here(
-        model, [{"loss": value}, {"loss": tf.constant(3.0)}], shares(0.25, 0.75), noted
-    )
-
-    assert float(logs["loss"]) == 2.5
-
-
-@pytest.mark.parametrize(
-    ("values", "weights", "expected"),
-    [
-        ((1.0, 2.0), (0.25, 0.75), 1.75),
-        ((1.0, 2.0), (0.125, 0.375), 1.75),
-        ((1.0, np.nan), (1.0, 0.0), 1.0),
-        (([1.0, 4.0], [2.0, 8.0]), (0.25, 0.75), [1.75, 7.0]),
-        # The last device has rows in every batch.
-        ((1, 2), (0.0, 1.0), 2),
-        (([1.0], [2.0, 3.0]), (0.25, 0.75), [2.0, 3.0]),
-    ],
-)
-def test_other_floats_are_averaged_by_rows(model, values, weights, expected):
-    outputs = [{"own": tf.constant(value)} for value in values]
-
-    logs = logs_here(model, outputs, shares(*weights), [])
-
-    assert logs["own"].numpy().tolist() == expected
 
 
 def dense(two_cpus):
