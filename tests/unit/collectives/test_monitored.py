@@ -1,6 +1,7 @@
 """What `MonitoredCollective` adds to an engine, here to one that moves nothing."""
 
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -12,39 +13,8 @@ from tfdist.collectives.monitored import MonitoredCollective
 class PeerError(tf.errors.OpError):
     """What the engine raises when a peer is at fault."""
 
-    def __init__(self, message):
-        super().__init__(None, None, message, tf.errors.UNKNOWN)
-
-
-class Line:
-    """A lifeline that notes what it is told, and knows of one failure at most."""
-
     def __init__(self):
-        self.told = []
-        self.failure = None
-
-    @contextmanager
-    def call(self, what):
-        self.told.append(f"call {what}")
-        yield
-
-    def check(self):
-        if self.failure is not None:
-            raise self.failure
-
-    def wait_for_failure(self):
-        self.told.append("wait for failure")
-        self.check()
-
-    def report_error(self, what, error):
-        self.told.append(f"{type(error).__name__} in {what}")
-
-    def leave(self):
-        self.told.append("leave")
-
-    def exchange(self, name, value, *, joint=True, to_chief=False):
-        self.told.append(f"exchange {name} {joint}{to_chief * ' to the chief'}")
-        return [value, value]
+        super().__init__(None, None, "Connection reset", tf.errors.UNKNOWN)
 
 
 class Engine(MonitoredCollective):
@@ -56,6 +26,26 @@ class Engine(MonitoredCollective):
 
 
 @pytest.fixture
+def line():
+    """A lifeline that notes what it is told, and knows of no failure."""
+    told = []
+
+    @contextmanager
+    def call(what):
+        told.append(f"call {what}")
+        yield
+
+    return SimpleNamespace(
+        told=told,
+        call=call,
+        check=lambda: None,
+        wait_for_failure=lambda: told.append("wait for failure"),
+        report_error=lambda what, error: told.append(f"error in {what}"),
+        leave=lambda: told.append("leave"),
+    )
+
+
+@pytest.fixture
 def at_exit(monkeypatch):
     """What is to be done when the interpreter ends; here nothing is."""
     calls = []
@@ -64,50 +54,28 @@ def at_exit(monkeypatch):
 
 
 @pytest.fixture
-def line():
-    return Line()
-
-
-@pytest.fixture
 def engine(at_exit, line):
     return Engine(1, 2, line)
 
 
-def raising(engine, error):
-    with engine.call("step"):
+# That a peer which is known to be lost is named is in tests/distributed.
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (PeerError(), ["wait for failure", "error in step"]),
+        (tf.errors.InvalidArgumentError(None, None, "shape"), ["error in step"]),
+        (tf.errors.OutOfRangeError(None, None, "end of data"), []),
+        (KeyError("x"), []),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_errors_of_the_engine_are_told_to_others_and_the_end_of_data_is_not(
+    error, told, engine, line
+):
+    with pytest.raises(type(error)), engine.call("step"):
         raise error
 
-
-def test_an_error_of_a_peer_leaves_with_the_peer_named(engine, line):
-    def fail():
-        with engine.call("step"):
-            line.failure = ConnectionError("rank 0 is gone")
-            raise PeerError("Connection reset by peer")
-
-    with pytest.raises(ConnectionError, match="rank 0 is gone"):
-        fail()
-    assert "wait for failure" in line.told
-
-
-def test_an_error_of_a_peer_without_a_name_leaves_as_it_is(engine, line):
-    with pytest.raises(PeerError, match="Connection reset"):
-        raising(engine, PeerError("Connection reset by peer"))
-    assert line.told == ["call step", "wait for failure", "PeerError in step"]
-
-
-def test_an_error_of_one_s_own_is_told_to_the_others(engine, line):
-    with pytest.raises(tf.errors.InvalidArgumentError, match="bad shape"):
-        raising(engine, tf.errors.InvalidArgumentError(None, None, "bad shape"))
-    assert line.told == ["call step", "InvalidArgumentError in step"]
-
-
-@pytest.mark.parametrize(
-    "error", [tf.errors.OutOfRangeError(None, None, "end of data"), KeyError("x")]
-)
-def test_the_end_of_the_data_is_no_failure(error, engine, line):
-    with pytest.raises(type(error)):
-        raising(engine, error)
-    assert line.told == ["call step"]
+    assert line.told == ["call step", *told]
 
 
 def test_it_says_goodbye(engine, line, at_exit):

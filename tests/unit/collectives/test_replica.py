@@ -117,15 +117,6 @@ def test_values_of_a_graph_are_those_of_processes(strategy):
     assert seen == [[0], [1]]
 
 
-def test_ranks_count_through_the_devices_of_all_processes(two_cpus):
-    class Second(SingleCollective):
-        rank, size = 1, 3
-
-    replicas = [ReplicaCollective(Second(), number, two_cpus) for number in range(2)]
-
-    assert [(replica.rank, replica.size) for replica in replicas] == [(2, 6), (3, 6)]
-
-
 def test_sets_of_devices_are_groups_of_their_own(two_cpus):
     one, other, same = (
         ReplicaCollective(SingleCollective(), 0, devices)._ops._group_key

@@ -22,18 +22,6 @@ def test_one_process_gets_back_what_it_gives(single):
     assert [float(t) for t in single.broadcast([1.0, 2.0], name="x")] == [1.0, 2.0]
 
 
-def test_one_process_agrees_with_itself_and_records_nothing(single):
-    control = single.control
-    control.tell("the file")
-
-    assert control.wait_for_chief("the file") is True
-    assert [control.stops_here(wish) for wish in (False, True)] == [False, True]
-    assert control.gather("x", 1) == [1]
-    assert single.recorder.traced("x", [], lambda: 2) == 2
-    assert single.recorder.step_times(0.0) == []
-    single.barrier()
-
-
 def test_numbers_become_tensors_as_they_do_on_several_processes(single):
     variable = tf.Variable([1.0])
     reduced = single.all_reduce([3.0, np.arange(2), variable], name="x")

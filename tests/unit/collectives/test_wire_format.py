@@ -6,17 +6,13 @@ import tensorflow as tf
 
 from tfdist.collectives.wire_format import (
     TypedCollective,
-    decode_strings,
-    encode_strings,
     from_move,
     from_reduce,
-    pack,
     padded_rows,
     plan_pieces,
     prevent_constant_folding,
     to_move,
     to_reduce,
-    unpack,
 )
 
 REDUCED = (tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
@@ -80,15 +76,6 @@ def test_how_many_rows_are_gathered_is_not_known_but_their_shape(engine):
     assert gather.get_concrete_function().output_shapes.as_list() == [None, 3]
 
 
-def test_what_is_broadcast_keeps_type_and_order(engine):
-    values = [tf.constant(True), tf.constant(1.5), tf.constant([2], tf.uint8)]
-
-    found = engine.broadcast(values, 1, name="x")
-
-    assert [value.dtype for value in found] == [value.dtype for value in values]
-    assert [value.numpy().tolist() for value in found] == [True, 1.5, [2]]
-
-
 NUMBERS = [tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32]
 NUMBERS += [tf.uint64, tf.bfloat16, tf.float16, tf.float32, tf.float64]
 SMALL_FLOATS = [
@@ -126,12 +113,6 @@ def test_a_reduction_returns_the_bits_and_the_order_of_each_type(dtype, reductio
         assert largest.numpy() == tensor.numpy().max()
 
 
-def test_truth_values_have_a_greatest():
-    sent = tf.reduce_max(to_reduce(tf.constant([True, False]), "max"))
-
-    assert from_reduce(sent, tf.bool, "max").numpy().item() is True
-
-
 EVERY_BYTE = np.arange(2**8, dtype=np.uint8)
 EVERY_PAIR_OF_BYTES = np.arange(2**16, dtype=np.uint16)
 
@@ -164,39 +145,6 @@ def test_every_tiny_float_is_moved_exactly(dtype):
     is_number = ~np.isnan(every)
     assert np.isnan(back[~is_number]).all()
     assert back[is_number].tobytes() == every[is_number].tobytes()
-
-
-def joined_and_cut(*tensors):
-    return unpack(pack(tensors), tensors)
-
-
-@pytest.mark.parametrize(
-    "travel",
-    [
-        joined_and_cut,
-        tf.function(joined_and_cut, input_signature=[tf.TensorSpec(None)] * 4),
-    ],
-    ids=["known shapes", "unknown until the graph runs"],
-)
-def test_tensors_of_any_shape_are_joined_and_cut(travel):
-    values = [1.0], [[2.0, 3.0], [4.0, 5.0]], np.zeros([0, 3]), 6.0
-    tensors = [tf.constant(value, tf.float32) for value in values]
-
-    for tensor, back in zip(tensors, travel(*tensors), strict=True):
-        np.testing.assert_array_equal(back, tensor, strict=True)
-
-
-@pytest.mark.parametrize(
-    "strings",
-    [["a", "", "日本", "x" * 300], [[b"\x00\xff", b"b"], ["", "c"]], "alone", [[], []]],
-    ids=["row", "matrix", "scalar", "none"],
-)
-def test_strings_become_numbers_and_back(strings):
-    tensor = tf.constant(strings, tf.string)
-    found = decode_strings(*encode_strings(tensor))
-
-    assert (found.dtype, found.shape) == (tensor.dtype, tensor.shape)
-    np.testing.assert_array_equal(found, tensor)
 
 
 def test_an_octave_has_eight_sizes_each_at_most_an_eighth_more():

@@ -15,7 +15,7 @@ class Fusing(SingleCollective, FusingCollective):
 
     def __init__(self, size=4):
         self._size = size
-        self.checked, self.groups, self.sums, self.owned = [], [], [], []
+        self.groups, self.sums = [], []
 
     @property
     def size(self):
@@ -25,17 +25,13 @@ class Fusing(SingleCollective, FusingCollective):
         return [value] * self.size
 
     def check_op(self, op):
-        self.checked.append(op)
+        pass
 
     def all_reduce_as(self, tensors, op, *, name, factors=(1.0, 1.0)):
         self.groups.append((name, op, [t.dtype.name for t in tensors], factors))
         before, after = (tf.constant(f, tf.float64) for f in factors)
         scale = self.size * before * after
         return [t * tf.cast(scale, t.dtype) for t in tensors]
-
-    def reduce(self, tensors, root_ranks, *, name):
-        self.owned.append((name, [tuple(t.shape) for t in tensors], root_ranks))
-        return [t * self.size for t in tensors]
 
     def all_reduce(self, tensors, reduction="sum", *, name):
         self.sums.append((name, reduction, len(tensors)))
@@ -98,19 +94,6 @@ def test_groups_are_those_of_the_paths_where_some_have_no_gradient(drops_missing
     assert [len(types) for _, _, types, _ in collective.groups] == [2, 1]
     assert len(collective.sums) == 1
     assert [total is None for total in found] == [g is None for g in plan.gradients]
-
-
-def test_owners_get_gradients_of_one_type_together_the_last_layers_first():
-    collective = Fusing()
-    gradients = [tf.ones([2]), tf.ones([3]), slices(1.0), tf.ones([4], tf.float64)]
-
-    plan = GradientPlan(gradients, owners=[3, 1, 0, 2])
-    found = reducer_on(collective).reduce(plan, "g")
-
-    assert collective.owned == [("g/b1", [(4,)], [2]), ("g/b2", [(3,), (2,)], [1, 3])]
-    assert len(collective.sums) == 1
-    assert not collective.groups
-    assert [tuple(total.shape) for total in found] == [(2,), (3,), (3, 2), (4,)]
 
 
 def test_a_group_of_variables_that_are_not_trained_is_refused():

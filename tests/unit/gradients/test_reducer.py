@@ -19,30 +19,6 @@ def variables(count):
     return [tf.Variable(tf.ones([3, 2])) for _ in range(count)]
 
 
-def test_sums_are_those_of_all_ranks_last_layer_first(on_ranks):
-    def reduce(collective):
-        rank = collective.rank
-        gradients = [
-            tf.fill([3], rank + 1.0),
-            None,
-            slices([[1.0, rank]] * rank, [2] * rank),
-            tf.fill([2, 2], tf.constant(10.0 * (rank + 1), tf.float64)),
-        ]
-        reducer = GradientReducer(collective, bucket_bytes=8)
-        return reducer.reduce(GradientPlan(gradients), "g"), collective.calls
-
-    for (first, missing, sparse, last), calls in on_ranks(3, reduce):
-        assert calls == ["all_reduce g/b0", "all_reduce g/b1", "all_reduce g/b2"]
-        np.testing.assert_array_equal(first, np.full([3], 6.0))
-        assert missing is None
-        assert sparse.indices.numpy().tolist() == [2, 2, 2]
-        np.testing.assert_array_equal(
-            tf.convert_to_tensor(sparse), [[0, 0], [0, 0], [3, 5]]
-        )
-        assert last.dtype == tf.float64
-        np.testing.assert_array_equal(last, np.full([2, 2], 60.0))
-
-
 @pytest.mark.parametrize(
     ("gradients", "bucket_bytes", "journeys"),
     [
@@ -71,38 +47,6 @@ def test_what_travels_beside_needs_no_journey_of_its_own(
         assert sums[-3] is None
         assert sums[-2].tolist() == [2.0, 2.0, 2.0]
         assert sums[-1] == 4.0
-
-
-def test_compressed_gradients_travel_small_and_what_is_beside_as_it_is(on_ranks):
-    def reduce(collective):
-        sent = []
-        all_reduce = collective.all_reduce
-
-        def noting(tensors, reduction="sum", *, name):
-            sent.append([tensor.dtype.name for tensor in tensors])
-            return all_reduce(tensors, reduction, name=name)
-
-        collective.all_reduce = noting
-        gradients = [
-            tf.fill([2], 1 / 3),
-            None,
-            slices([[1 / 3, 1.0]], [1]),
-            tf.fill([2], tf.constant(1.0, tf.float64)),
-            tf.constant([2**24 + 1]),
-        ]
-        reducer = GradientReducer(collective, compression="fp16")
-        found = reducer.reduce(
-            GradientPlan(gradients), "g", beside=[tf.constant([1 / 3])]
-        )
-        return sent, found
-
-    third = float(np.float16(1 / 3))
-    for sent, found in on_ranks(3, reduce):
-        dense = ["float16", "float16"]
-        assert sent == [["float16"], ["float32"], ["int32"], dense]
-        assert found[1] is None
-        assert found[2].values.numpy().tolist() == [[third, 1.0]] * 3
-        np.testing.assert_allclose(found[5], [1.0], rtol=1e-7)
 
 
 @pytest.mark.parametrize(("compression", "journeys"), [("none", 4), ("bf16", 2)])

@@ -58,29 +58,6 @@ def test_rows_are_divided_evenly(rows, ranks, lengths):
     assert [*range(rows)] == [i for each in by_rank for i in range(rows)[each]]
 
 
-def test_many_weights_are_balanced():
-    sizes = np.random.default_rng(1).integers(1, 1000, 60).tolist()
-    owned = [0, 0, 0]
-    for size, owner in zip(sizes, assign_owners(sizes, 3), strict=True):
-        owned[owner] += size
-
-    # The difference is at most that of the smallest weights.
-    assert max(owned) - min(owned) < 0.02 * sum(sizes)
-
-
-def test_all_ranks_get_the_owners_values(on_ranks):
-    def shared(collective):
-        weights = [
-            tf.Variable(tf.fill([2], 10.0 * i + collective.rank)) for i in range(3)
-        ]
-        weights.append(tf.Variable([collective.rank], dtype=tf.float64))
-        WeightOwners(collective).share(weights, [1, 0, 1, 1])
-        return [weight.numpy().tolist() for weight in weights]
-
-    values = [[1.0, 1.0], [10.0, 10.0], [21.0, 21.0], [1.0]]
-    assert on_ranks(2, shared) == [values, values]
-
-
 def test_neighbouring_pieces_of_a_weight_have_different_owners():
     divided, whole = tf.range(7.0), tf.constant([9.0])
 
@@ -142,22 +119,6 @@ def kept(rank, owner, value, path="optimizer/momentum"):
         dtype="float32",
         path=path,
     )
-
-
-def test_the_chief_reads_what_others_lend(on_ranks):
-    def read(collective):
-        owners = WeightOwners(collective)
-        variables = [
-            kept(collective.rank, owner, [owner, i])
-            for i, owner in enumerate([0.0, 1.0, 2.0, 1.0])
-        ]
-        if collective.rank > 0:
-            owners.lend(variables)
-            return None
-        with owners.reading(variables), owners.reading(variables):
-            return [owners.read(variables[i]).tolist() for i in (3, 1, 2)]
-
-    assert on_ranks(3, read)[0] == [[1.0, 3.0], [1.0, 1.0], [2.0, 2.0]]
 
 
 def test_the_others_go_on_if_the_chief_cannot_write(on_ranks):
