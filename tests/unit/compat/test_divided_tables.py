@@ -30,17 +30,6 @@ def test_only_tables_of_that_size_with_enough_rows_are_divided(strategy):
         assert not isinstance(small.embeddings, DividedTable)
 
 
-def test_a_rank_draws_its_rows_of_what_one_process_draws(strategy):
-    for kind in ("RandomNormal", "Orthogonal"):
-        make = getattr(keras.initializers, kind)
-        whole = keras.layers.Embedding(10, 4, make(seed=3))
-        whole.build()
-        mine = built(strategy, embeddings_initializer=make(seed=3))
-        np.testing.assert_array_equal(
-            mine._embeddings._value.numpy(), whole.embeddings.numpy()[:5]
-        )
-
-
 @pytest.mark.parametrize(
     ("options", "name"),
     [
@@ -117,12 +106,3 @@ def test_a_callback_that_would_read_the_table_is_refused_at_once(strategy, callb
 
     with pytest.raises(ValueError, match=text):
         keras.callbacks.CallbackList([callback], model=model)
-
-
-def test_all_or_own_rows_can_be_assigned(strategy):
-    table = built(strategy)._embeddings
-    values = np.arange(40.0, dtype="float32").reshape(10, 4)
-    for given in (values, values[:5]):
-        table.assign(np.zeros((10, 4), "float32"))
-        table.assign(given)
-        np.testing.assert_array_equal(table._value.numpy(), values[:5])

@@ -72,22 +72,3 @@ def test_a_replica_assigns_its_own_copy_even_in_a_branch(strategy, aggregation):
 
     values = [value.numpy().tolist() for value in mirrored.values_here(variable)]
     assert values == [[0.0, 0.0], [1.0, 1.0]]
-
-
-def test_replicas_may_meet_where_they_began(strategy):
-    seen = {}
-
-    def replica():
-        seen["step"] = mirrored.may_meet()
-
-        def branch():
-            seen["branch"] = mirrored.may_meet()
-            return 0
-
-        tf.cond(tf.constant(True), branch, lambda: 1)
-        tf.function(lambda: seen.setdefault("function", mirrored.may_meet()))()
-
-    tf.function(lambda: strategy.run(replica), autograph=False)()
-
-    assert seen == {"step": True, "branch": False, "function": False}
-    assert not mirrored.may_meet()

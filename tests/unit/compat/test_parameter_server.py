@@ -77,31 +77,6 @@ def test_a_growing_variable_has_a_shape_in_traces_and_takes_any_number_of_rows()
         variable.assign(tf.ones([5, 4]))
 
 
-def test_a_late_value_is_what_it_is_set_to_wherever_the_function_is_called():
-    late, kept = [], tf.constant(1.0)
-
-    def compute(x):
-        late.append(compat.LateValue(tf.TensorSpec([2], tf.float32)))
-        return x * late[0].symbol + kept
-
-    function = tf.function(compute, autograph=False).get_concrete_function(
-        tf.TensorSpec([], tf.float32)
-    )
-    compat.LateValue.bind(function, late)
-    variable = tf.Variable([1.0, 2.0])
-
-    def call():
-        late[0].value = variable.read_value()
-        return function(tf.constant(3.0))
-
-    caller = tf.function(call, autograph=False).get_concrete_function()
-    late[0].value = tf.constant([1.0, 2.0])
-
-    assert function(tf.constant(2.0)).numpy().tolist() == [3.0, 5.0]
-    variable.assign([5.0, 6.0])
-    assert caller().numpy().tolist() == [16.0, 19.0]
-
-
 def test_errors_that_are_raised_are_not_logged():
     source = inspect.getsource(cluster_coordinator)
     assert all(message in source for message in compat.LOGGED_ERRORS)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tfdist
 from tfdist.compat import sparse_updates
 
 SLICES = tf.IndexedSlices(
@@ -40,14 +39,6 @@ def test_an_optimizer_of_copies_assigns_each_row_once(assign, monkeypatch):
     sign = 1 if assign == "assign_add" else -1
     assert assigned == [[3, 1]]
     assert variable.numpy().ravel().tolist() == [1, 1 + 2 * sign, 1, 1 + 5 * sign, 1]
-
-
-def test_one_process_on_processors_adds_as_keras_does():
-    strategy = tfdist.strategies.AllReduceStrategy("tensorflow")
-    with strategy.scope():
-        optimizer = keras.optimizers.SGD()
-
-    assert not sparse_updates.has_copies_on_gpus(optimizer)
 
 
 @pytest.mark.parametrize(

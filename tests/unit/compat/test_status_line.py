@@ -9,6 +9,17 @@ import pytest
 from tfdist.compat.status_line import StatusLine
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """Return what gives the line's clock its readings."""
+
+    def give(readings):
+        of_line = "tfdist.compat.status_line.monotonic"
+        monkeypatch.setattr(of_line, lambda: next(readings))
+
+    return give
+
+
 class OwnStep(keras.Model):
     """A model whose loss does not count rows."""
 
@@ -19,7 +30,7 @@ class OwnStep(keras.Model):
 @pytest.mark.parametrize(
     ("kind", "rate"), [(keras.Sequential, "32 examples/s"), (OwnStep, "4 steps/s")]
 )
-def test_epoch_step_rate_and_time_left(kind, rate, monkeypatch):
+def test_epoch_step_rate_and_time_left(kind, rate, clock):
     inputs = keras.Input((2,))
     outputs = keras.layers.Dense(1)(inputs)
     if kind is keras.Sequential:
@@ -29,8 +40,7 @@ def test_epoch_step_rate_and_time_left(kind, rate, monkeypatch):
     model.compile("sgd", "mse")
     lines = []
     # Four steps a second.
-    clock = itertools.count(0.0, 0.25)
-    monkeypatch.setattr("tfdist.compat.status_line.monotonic", lambda: next(clock))
+    clock(itertools.count(0.0, 0.25))
     status = StatusLine(2, show=lines.append)
 
     x, y = np.zeros((24, 2), "float32"), np.zeros((24, 1), "float32")
@@ -44,11 +54,10 @@ def test_epoch_step_rate_and_time_left(kind, rate, monkeypatch):
     ]
 
 
-def test_a_custom_loop_need_not_tell_how_long_it_is(monkeypatch):
+def test_a_custom_loop_need_not_tell_how_long_it_is(clock):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     lines = []
-    clock = iter([0.0, 2.0, 4.0, 6.0])
-    monkeypatch.setattr("tfdist.compat.status_line.monotonic", lambda: next(clock))
+    clock(iter([0.0, 2.0, 4.0, 6.0]))
     status = StatusLine(2, show=lines.append)
     callbacks = keras.callbacks.CallbackList([status], add_history=True, model=model)
 

@@ -1,4 +1,4 @@
-"""Keras's data adapters hold what we read, and shuffle by what we replace."""
+"""Data of functions and of strategies, and the adapters that Keras makes for it."""
 
 import functools
 
@@ -6,9 +6,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
-from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
-from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 
 from tfdist.compat.keras import input as data_adapters
 
@@ -21,37 +18,6 @@ class Batches(keras.utils.PyDataset):
 
     def __getitem__(self, index):
         return (np.full((2, 1), index),)
-
-
-def arrays(**options):
-    return ArrayDataAdapter(X, **{"batch_size": 4, **options})
-
-
-def batches(**options):
-    return PyDatasetAdapter(Batches(), **options)
-
-
-def dataset():
-    return TFDatasetAdapter(tf.data.Dataset.from_tensor_slices(X).batch(4))
-
-
-@pytest.mark.parametrize("shuffle", [True, False])
-def test_what_an_adapter_shuffles_can_be_told(shuffle):
-    assert data_adapters.shuffles_arrays(arrays(shuffle=shuffle)) is shuffle
-    assert data_adapters.shuffles_batches(batches(shuffle=shuffle)) is shuffle
-    assert not data_adapters.shuffles_arrays(batches(shuffle=shuffle))
-    assert not data_adapters.shuffles_batches(arrays(shuffle=shuffle))
-    assert not data_adapters.shuffles_arrays(dataset())
-
-
-@pytest.mark.parametrize(
-    ("batch_size", "size", "may"),
-    [(5, 5, False), (5, 6, True), (4, 2, False), (4, 3, True), (10, 10, False)],
-)
-def test_whether_a_batch_may_be_too_small_can_be_told(batch_size, size, may):
-    adapter = arrays(batch_size=batch_size)
-
-    assert data_adapters.may_leave_ranks_empty(adapter, size) is may
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from tfdist.compat.keras.layers import SharedBatchNormalization, momentum_of
+from tfdist.compat.keras.layers import SharedBatchNormalization
 from tfdist.compat.keras.versions import is_at_least
 
 
@@ -15,17 +15,6 @@ def test_the_variance_is_never_below_zero():
     layer(np.array([[2.0], [2.0]], "float32"), training=True)
 
     assert float(layer.moving_variance[0]) == 0.0
-
-
-def test_only_batch_normalization_keeps_moving_averages():
-    norm = keras.layers.BatchNormalization(momentum=0.75)
-    inner = keras.Sequential([keras.layers.Dense(2), norm, keras.layers.Dropout(0.5)])
-    model = keras.Sequential([keras.Input((3,)), inner])
-    found = {v.path: momentum_of(model, v) for v in model.variables}
-
-    moving = {norm.moving_mean.path, norm.moving_variance.path}
-    assert {path for path, kept in found.items() if kept == 0.75} == moving
-    assert set(found.values()) == {0.75, None}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from contextlib import contextmanager
 from types import SimpleNamespace
 
-import keras
 import pytest
 
 from tfdist.compat.keras.positions import (
@@ -11,9 +10,7 @@ from tfdist.compat.keras.positions import (
     Resumes,
     begin_at_epoch,
     current_position,
-    global_seed_state,
     resumed_by,
-    set_global_seed_state,
 )
 
 
@@ -50,15 +47,3 @@ def test_it_is_there_as_long_as_the_fit(model):
     assert current_position() is None
     assert model._initial_epoch is None
     assert callback.seen == [("begins", model, None), ("ends", model, None)]
-
-
-def test_the_global_seed_can_be_set_where_it_was_never_used():
-    keras.utils.clear_session()
-    assert global_seed_state() is None
-    keras.random.uniform(())
-    state = global_seed_state()
-    right = keras.random.uniform((3,)).numpy().tolist()
-    keras.utils.clear_session()
-    set_global_seed_state(state)
-
-    assert keras.random.uniform((3,)).numpy().tolist() == right

@@ -5,7 +5,6 @@ import tensorflow as tf
 
 from tfdist.compat.keras.sharded import (
     ShardedValue,
-    shard_scope,
 )
 
 ROWS = np.arange(14.0, dtype="float32").reshape(7, 2)
@@ -109,36 +108,6 @@ def test_the_gradient_of_a_lookup_is_of_its_rows(value):
     assert found.indices.numpy().tolist() == [6, 0, 6]
     assert found.values.numpy().tolist() == [[1.0, 2.0]] * 3
     assert found.dense_shape.numpy().tolist() == [7, 2]
-
-
-# Parts.
-
-
-def test_slices_are_split_by_their_rows_and_joined(value):
-    rows = tf.constant([5, 0, 5, 2])
-    slices = tf.IndexedSlices(tf.constant(ROWS[:4]), rows, tf.constant([7, 2]))
-    parts = value.split(slices)
-
-    assert [part.indices.numpy().tolist() for part in parts] == [[0, 2], [2, 2], []]
-    shapes = [part.dense_shape.numpy().tolist() for part in parts]
-    assert shapes == [[3, 2], [3, 2], [1, 2]]
-    joined = value.join(parts)
-    assert joined.indices.numpy().tolist() == [0, 2, 5, 5]
-    np.testing.assert_array_equal(joined.values, ROWS[[1, 3, 0, 2]])
-    np.testing.assert_array_equal(joined.dense_shape, [7, 2])
-
-
-def test_in_the_update_of_a_shard_others_stand_for_theirs(value, shards):
-    kept = ShardedValue([tf.Variable(tf.zeros_like(shard)) for shard in shards])
-    with shard_scope(shards[1]):
-        assert kept.shape == (3, 2)
-        np.testing.assert_array_equal(value.read_value(), ROWS[3:6])
-        np.testing.assert_array_equal(value.sparse_read([2]), ROWS[[5]])
-        kept.assign_add(tf.ones((3, 2)))
-    with shard_scope(tf.Variable(1.0)):
-        assert kept.shape == (7, 2)
-
-    assert [float(tf.reduce_sum(shard)) for shard in kept.shards] == [0.0, 6.0, 0.0]
 
 
 # Files.

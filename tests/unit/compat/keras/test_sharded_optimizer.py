@@ -57,7 +57,7 @@ def table_model(**options):
     return keras.Sequential([keras.Input((2,), dtype="int32"), layer])
 
 
-def made(**options):
+def made():
     """Return a table and a vector, which is never cut, of Keras."""
     table = keras.Variable(
         lambda shape, dtype: tf.constant(TABLE, dtype),
@@ -65,8 +65,6 @@ def made(**options):
         dtype="float32",
         name="table",
     )
-    for name, value in options.items():
-        setattr(table, name, value)
     bias = keras.Variable(np.ones(3, "float32"), name="bias")
     return table, bias
 
@@ -95,7 +93,7 @@ def end(optimizer, table, bias, *, sparse):
 
 
 OPTIMIZERS = {
-    # `test_owned_variables.py` has all that update each number on its own.
+    # The equality matrix has those that update each number on its own.
     **{
         name: {}
         for name in ("Adagrad", "Adam", "Lamb", "Muon", "Nadam", "ScheduleFreeAdamW")
@@ -117,11 +115,11 @@ def optimizer_of(row):
     return getattr(keras.optimizers, row.split(",")[0])(0.1, **options)
 
 
-def check(cut, make, *, sparse=False, make_variables=made):
+def check(cut, make, *, sparse=False):
     """Compare the end of shards with that of the whole."""
-    expected = end(make(), *make_variables(), sparse=sparse)
+    expected = end(make(), *made(), sparse=sparse)
     with cut():
-        table, bias = make_variables()
+        table, bias = made()
         assert isinstance(table._value, ShardedValue)
         found = end(make(), table, bias, sparse=sparse)
 
@@ -146,39 +144,8 @@ class Normalised(keras.optimizers.SGD):
         super().update_step(gradient / largest, variable, learning_rate)
 
 
-def excluding(by):
-    def make():
-        adam = keras.optimizers.AdamW(0.1, weight_decay=0.5)
-        adam.exclude_from_weight_decay(**by)
-        return adam
-
-    return make
-
-
-def scaled():
-    return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1), 8.0)
-
-
-def constrained():
-    return made(constraint=keras.constraints.MaxNorm(0.5, axis=0))
-
-
-@pytest.mark.parametrize(
-    ("make", "make_variables"),
-    [
-        (lambda: Normalised(0.1), made),
-        (excluding({"var_names": ["table"]}), made),
-        (scaled, made),
-        (lambda: keras.optimizers.Adam(0.1), constrained),
-    ],
-    ids=["of a user", "excluding", "loss scale", "constraint"],
-)
-def test_so_it_is_with_what_looks_at_the_variable(cut, make, make_variables):
-    check(cut, make, make_variables=make_variables)
-
-
-def test_only_rows_of_the_batch_are_updated_in_shards(cut):
-    check(cut, lambda: LazyAdam(0.1), sparse=True)
+def test_an_optimizer_of_a_user_sees_the_whole_gradient(cut):
+    check(cut, lambda: Normalised(0.1))
 
 
 @pytest.mark.parametrize("has_gradient", [True, False])

@@ -76,19 +76,6 @@ def test_building_takes_no_data(twin):
     assert data == ["data"] * 2
 
 
-def test_every_optimizer_of_a_model_belongs_to_its_strategy(twin):
-    strategy, other = twin(), keras.optimizers.SGD()
-    model = lazy(strategy)
-    model.second = other
-    with strategy.scope():
-        model.train_on_batch(X, Y)
-
-    assert model.optimizer._distribution_strategy is strategy
-    dataset = tf.data.Dataset.from_tensors((X, Y))
-    model.evaluate(dataset, verbose=0)
-    assert other._distribution_strategy is strategy
-
-
 def test_of_single_steps_those_that_train_are_made_together(twin):
     strategy = twin()
     model = lazy(strategy, run_eagerly=True)
@@ -124,26 +111,6 @@ def test_a_model_that_nothing_can_build_cannot_predict(twin):
         r"load weights\.",
     ):
         model.predict(X, verbose=0)
-
-
-class OtherName(keras.Sequential):
-    """A model whose training step is a function of another name."""
-
-    def other(self, data):
-        return super().train_step(data)
-
-    train_step = other
-
-
-def test_a_training_step_may_have_any_name(twin):
-    strategy = twin()
-    with strategy.scope():
-        model = OtherName([keras.Input((3,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse", run_eagerly=True)
-    model.train_on_batch(X, Y)
-
-    assert model.train_step.__name__ == "other"
-    assert strategy.collective.called == ["train_step"]
 
 
 class Decorated(keras.Sequential):

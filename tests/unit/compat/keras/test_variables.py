@@ -1,14 +1,12 @@
-"""Variables: noted assignments, copies on devices, and places on servers."""
+"""Variables: noted assignments, and places on servers."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.compat.keras.variables import is_seed_state, lying_beside
-from tfdist.compat.mirrored import copies_here
+from tfdist.compat.keras.variables import lying_beside
 from tfdist.compat.parameter_server import drawing_rows
-from tfdist.strategies import MirroredStrategy
 
 
 @pytest.mark.parametrize("method", ["assign", "assign_add", "assign_sub"])
@@ -20,24 +18,6 @@ def test_every_assignment_is_noted(rank, method):
     assert hooks.assigned == [variable]
     expected = {"assign": 2.0, "assign_add": 7.0, "assign_sub": 3.0}[method]
     assert float(found) == float(variable) == expected
-
-
-@pytest.mark.parametrize("aggregation", ["only_first_replica", "mean"])
-def test_copies_on_devices_are_assigned_and_read_as_one(aggregation, two_cpus):
-    strategy = MirroredStrategy(two_cpus)
-    with strategy.scope():
-        variable = keras.Variable(1.5, aggregation=aggregation, trainable=False)
-    variable.assign(2.5)
-
-    assert (float(variable), int(variable)) == (2.5, 2)
-    assert [float(copy) for copy in copies_here(variable)] == [2.5, 2.5]
-
-
-def test_states_of_random_layers_are_known_among_variables():
-    layers = [keras.layers.Dense(1), keras.layers.Dropout(0.5)]
-    model = keras.Sequential([keras.Input((1,)), *layers])
-
-    assert [*filter(is_seed_state, model.variables)] == [layers[1].seed_generator.state]
 
 
 # Places.
@@ -68,20 +48,6 @@ def test_shards_begin_as_the_whole_does(placing, initializer):
     assert tuple(cut.shape) == (7, 2)
     assert placing.made[1:] == [("table[0:4]", 32, None), ("table[4:7]", 24, None)]
     assert placing.asked == [("table", 2, "float32")] * 2
-
-
-def test_zeros_are_never_made_as_a_whole(placing, monkeypatch):
-    call, made = keras.initializers.Zeros.__call__, []
-
-    def noted(self, shape, dtype=None):
-        made.append(shape)
-        return call(self, shape, dtype)
-
-    monkeypatch.setattr(keras.initializers.Zeros, "__call__", noted)
-    placing.shards = [4, 3]
-    table_of(keras.initializers.Zeros())
-
-    assert made == [(4, 2), (3, 2)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
