@@ -82,24 +82,6 @@ def test_validation_changes_neither_examples_nor_time(clock):
     assert "val_loss" in history.history
 
 
-@pytest.mark.parametrize("options", [{}, {"validation_data": rows(8)}])
-def test_the_rate_counts_the_time_in_which_a_gpu_ends_its_steps(
-    options, monkeypatch, clock
-):
-    where = "tfdist.devices.logical"
-    monkeypatch.setattr(where, lambda kind: ["GPU:0"])
-
-    def sync_devices():
-        for _ in range(10):
-            next(clock)
-
-    monkeypatch.setattr(tf.test.experimental, "sync_devices", sync_devices)
-    history = fit(model_of(), 44, Throughput(skip_steps=2), **options)
-
-    # 28 rows in 4 steps, 10 seconds of waiting and a last reading of the clock.
-    assert history[ALL_RANKS] == [float(f"{28 / 15:.3g}")]
-
-
 # Several ranks: a strategy of tfdist has the attribute `collective`. That the rates are
 # those of all ranks, in every unit, is in tests/distributed/test_callbacks.py.
 

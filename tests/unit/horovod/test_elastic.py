@@ -94,10 +94,13 @@ def state(hvd):
 def job(monkeypatch):
     """Horovod's part in a recovery, which one process alone under MPI cannot play."""
     job = SimpleNamespace(calls=[], is_mpi=False)
-    module = "horovod.tensorflow"
-    monkeypatch.setattr(f"{module}.mpi_enabled", lambda: job.is_mpi)
-    monkeypatch.setattr(f"{module}.shutdown", lambda: job.calls.append("shutdown"))
-    monkeypatch.setattr(f"{module}.init", lambda: job.calls.append("init"))
+    functions = {
+        "mpi_enabled": lambda: job.is_mpi,
+        "shutdown": lambda: job.calls.append("shutdown"),
+        "init": lambda: job.calls.append("init"),
+    }
+    for name, function in functions.items():
+        monkeypatch.setattr(f"horovod.tensorflow.{name}", function)
     return job
 
 

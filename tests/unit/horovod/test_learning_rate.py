@@ -20,19 +20,6 @@ def test_a_constant_decays_once_an_epoch(hvd, fit, rates):
     assert second["lr"] == pytest.approx([0.4])
 
 
-def test_without_staircase_a_function_is_given_parts_of_epochs(hvd, fit, rates):
-    given = []
-    schedule = hvd.callbacks.LearningRateScheduleCallback(
-        1.0, lambda epoch: given.append(epoch) or 1 + epoch, staircase=False
-    )
-    fit(schedule, rates, epochs=2)
-    # The second fit has epochs of other lengths.
-    fit(schedule, rates, steps=2, epochs=1)
-
-    assert given == [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 0.0, 0.5]
-    assert rates.values == [1 + epoch for epoch in given]
-
-
 def test_a_schedule_of_keras_is_refused(hvd, model, fit):
     decay = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
     model.compile(keras.optimizers.SGD(decay), "mse")

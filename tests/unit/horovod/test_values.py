@@ -20,14 +20,6 @@ def test_alone_every_value_stays_what_it_is(hvd):
     assert hvd.broadcast_object("x") == "x"
 
 
-@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.uint32, tf.bool, tf.complex64])
-def test_types_that_horovod_does_not_know_are_moved(hvd, dtype):
-    value = tf.cast([0, 1], dtype)
-
-    assert hvd.allgather(value).dtype == dtype
-    assert hvd.broadcast(value, 0).numpy().tolist() == value.numpy().tolist()
-
-
 @pytest.mark.parametrize(
     "dtype", [tf.bfloat16, tf.int8, tf.uint8, tf.int16, tf.uint16, tf.uint32, tf.int64]
 )

@@ -88,37 +88,6 @@ def test_variables_are_overwritten_where_nothing_is_added_up(hvd, monkeypatch, p
         optimizer.apply([1.0, 1.0], [x, y])
 
 
-@pytest.mark.parametrize("is_eager", [True, False])
-def test_every_third_pass_updates_with_the_sum(hvd, is_eager):
-    from tfdist.horovod.wrapped_optimizer import Accumulation
-
-    accumulation = Accumulation(3)
-    x, unused = keras.Variable([0.0, 0.0]), keras.Variable(0.0)
-    skipped = tf.Variable(0)
-
-    def skip():
-        skipped.assign_add(1)
-
-    def make_pass(gradient):
-        accumulation.add(
-            [gradient, None],
-            [x, unused],
-            lambda sums: x.assign(sums[0]),
-            skip,
-        )
-
-    if not is_eager:
-        make_pass = tf.function(make_pass)
-    seen = []
-    for number in range(7):
-        make_pass(tf.constant([1.0, float(number)]))
-        seen.append(x.numpy().tolist())
-
-    assert seen == [[0, 0]] * 2 + [[3, 3]] * 3 + [[3, 12]] * 2
-    assert skipped.numpy() == 5
-    assert accumulation.counter.numpy() == 1
-
-
 def test_an_update_that_fails_is_made_again(hvd):
     from tfdist.horovod.wrapped_optimizer import Accumulation
 
