@@ -2,6 +2,7 @@
 
 import pytest
 
+from tfdist.benchmarks import run_allreduce
 from tfdist.benchmarks.allreduce import allreduce_figures, format_size, parse_size
 from tfdist.benchmarks.figures import spread
 
@@ -13,6 +14,11 @@ def even(median):
 def test_a_spread_is_the_median_and_the_quartiles():
     assert spread([5.0, 1.0, 4.0, 2.0, 3.0]) == {"median": 3.0, "low": 2.0, "high": 4.0}
     assert spread([2.0]) == even(2.0)
+
+
+def test_an_all_reduce_needs_two_processes():
+    with pytest.raises(ValueError, match="size must be at least 2.*size=1"):
+        run_allreduce(1, [4], repeats=1)
 
 
 def test_an_all_reduce_ends_when_the_last_rank_has_its_result():

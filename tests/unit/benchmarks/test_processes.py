@@ -1,6 +1,5 @@
 """The processes that are started, and how their reports come back."""
 
-import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -122,26 +121,6 @@ def test_horovod_jobs_are_stopped_between_their_turns(launcher):
     assert [orders["is_stopped"] for orders in launcher.orders] == [False, True, True]
 
 
-def test_ranks_joined_by_mpi_have_places_in_a_job_of_its_own(launcher, monkeypatch):
-    held = []
-
-    @contextlib.contextmanager
-    def joined_by_mpi(specs):
-        held.append([spec.rank for spec in specs])
-        yield [replace(spec, env={**spec.env, "PLACE": "mpi"}) for spec in specs]
-        held.append([spec.rank for spec in launcher.specs])
-
-    monkeypatch.setattr(processes, "joined_by_mpi", joined_by_mpi)
-
-    start([replace(group, collective="mpi") for group in GROUPS])
-
-    # Until all processes have ended; a process that is alone needs no MPI.
-    assert held == [[0, 1], [0, 1, 2, 3, 4]]
-    found = [spec.env.get("PLACE") for spec in launcher.specs]
-    assert found == [None, "mpi", "mpi", None, None]
-    assert not any(spec.collective for spec in launcher.specs)
-
-
 def test_each_job_with_servers_is_a_cluster_of_its_own(launcher, jobs):
     assert start(jobs) == [[[0, 4]], [[3, 8]]]
 
@@ -156,19 +135,6 @@ def test_each_job_with_servers_is_a_cluster_of_its_own(launcher, jobs):
     # None of them may fail.
     assert {spec.task for spec in launcher.specs} == {None}
     assert [spec.rank for spec in launcher.specs] == list(range(7))
-
-
-def test_a_context_is_held_while_the_processes_run(launcher):
-    held = []
-
-    @contextlib.contextmanager
-    def beside(folder):
-        yield held.append(folder)
-        held.append([spec.rank for spec in launcher.specs])
-
-    start(GROUPS[:1], beside)
-
-    assert held == [Path(launcher.orders[0]["folder"]), [0]]
 
 
 def test_more_processes_than_cores_if_only_memory_counts(launcher):
@@ -203,19 +169,6 @@ def test_a_process_that_ends_before_it_reports(launcher):
     with pytest.raises(BenchmarkError, match="^one has ended without an error") as one:
         start(GROUPS[:1])
     assert one.value.exit_code == 2
-
-
-def test_a_program_gets_its_settings_and_leaves_its_result(ordered, tmp_path):
-    def measure(turn, *, steps):
-        turn.take()
-        turn.pass_on()
-        return {"seconds": [steps / 4]}
-
-    with TurnKeeper([1]) as keeper:
-        ordered(keeper.port, 3)
-        run_program(measure)
-
-    assert json.loads(report_file(tmp_path, 3).read_text()) == {"seconds": [0.75]}
 
 
 def test_a_program_takes_its_gpu_before_it_measures(ordered, monkeypatch):

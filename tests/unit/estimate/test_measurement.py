@@ -29,9 +29,11 @@ def started(monkeypatch, make_profile):
         started.append((size, *sizes_bytes, options["collective"]))
         return [{"seconds": {"tfdist": seconds}} for seconds in (1e-3, 3e-3)]
 
-    monkeypatch.setattr(measurement, "start", start)
-    monkeypatch.setattr(measurement, "run_allreduce", run_allreduce)
-    monkeypatch.setattr(measurement, "available_cores", lambda: (0, 1, 2, 3))
+    def available_cores():
+        return 0, 1, 2, 3
+
+    for function in (start, run_allreduce, available_cores):
+        monkeypatch.setattr(measurement, function.__name__, function)
     return started
 
 

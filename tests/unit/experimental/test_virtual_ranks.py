@@ -22,8 +22,8 @@ ONES = np.ones((8, 4), "float32")
 class Strategy(StepRunner):
     """A process alone with four parts, and with threads as they are."""
 
-    def __init__(self, collective=None):
-        collective = collective or SingleCollective()
+    def __init__(self):
+        collective = SingleCollective()
         reducer = TreeReducer(collective)
         hooks = VirtualRankHooks(collective, reducer, Arithmetic(4, 1))
         self._start(ProcessReplicaExtended(self, collective, reducer, hooks=hooks))
@@ -286,37 +286,29 @@ def test_a_verification_is_refused():
 # The threads.
 
 
-@pytest.fixture
-def threads(monkeypatch):
-    """What TensorFlow's configuration says, and what it is given."""
-    given = SimpleNamespace(number=0, fixed=[], has_started=False)
-    of_tensorflow = tf.config.threading
-    monkeypatch.setattr(
-        of_tensorflow, "get_intra_op_parallelism_threads", lambda: given.number
+@pytest.mark.parametrize(("chosen", "fixed"), [(0, [1, "op"]), (3, ["op"])])
+def test_one_thread_is_fixed_unless_the_program_has_chosen(chosen, fixed, monkeypatch):
+    found = []
+    threading = SimpleNamespace(
+        get_intra_op_parallelism_threads=lambda: chosen,
+        set_intra_op_parallelism_threads=found.append,
     )
-    monkeypatch.setattr(
-        of_tensorflow, "set_intra_op_parallelism_threads", given.fixed.append
-    )
-    monkeypatch.setattr(
-        tf.config.experimental,
-        "enable_op_determinism",
-        lambda: given.fixed.append("op"),
-    )
-    monkeypatch.setattr(virtual_ranks, "has_started", lambda: given.has_started)
-    return given
+    options = SimpleNamespace(enable_op_determinism=lambda: found.append("op"))
+    config = SimpleNamespace(threading=threading, experimental=options)
+    stand_ins = {
+        "tf": SimpleNamespace(config=config),
+        "has_started": lambda: chosen > 0,
+    }
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(virtual_ranks, name, stand_in)
 
-
-def test_one_thread_is_fixed_unless_the_program_has_chosen(threads):
-    assert virtual_ranks.fix_threads() == 1
-    assert threads.fixed == [1, "op"]
-    threads.number, threads.has_started = 3, True
-    assert virtual_ranks.fix_threads() == 3
-    assert threads.fixed == [1, "op", "op"]
+    assert virtual_ranks.fix_threads() == (chosen or 1)
+    assert found == fixed
     assert str(Arithmetic(4, 3)) == "virtual_ranks=4 and 3 intra-op threads"
 
 
-def test_a_tensorflow_that_has_started_is_refused(threads):
-    threads.has_started = True
+def test_a_tensorflow_that_has_started_is_refused():
+    tf.constant(1)
     with pytest.raises(
         RuntimeError,
         match=r"virtual_ranks fixes the number of intra-op threads, so the strategy "
@@ -392,28 +384,3 @@ def test_parts_draw_different_numbers_and_states_advance_once():
     right.state.assign(state)
     assert drawn[0] == keras.random.uniform((), seed=right).numpy()
     np.testing.assert_array_equal(layer.seeds.state, right.state)
-
-
-class OfEqualRanks(SingleCollective):
-    """One of several ranks, of which the others send the same."""
-
-    def exchange(self, name, value, *, joint=True):
-        return [value] * self.size
-
-
-def test_a_rank_draws_what_one_process_draws_for_its_parts():
-    drawn, by_place = [], []
-    for place in ((0, 1), (1, 2)):
-        collective = OfEqualRanks()
-        strategy = Strategy(collective)
-        # A strategy that starts as one of two would patch Keras for all later tests.
-        collective.rank, collective.size = place
-        with strategy.scope():
-            model = model_with(noting(drawn), run_eagerly=True)
-            drawn.clear()
-            fit(model)
-        by_place.append([*drawn])
-
-    of_all, own = by_place
-    assert len(own) == 2
-    assert own == of_all[2:]

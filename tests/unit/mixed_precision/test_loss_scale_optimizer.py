@@ -52,16 +52,6 @@ def trained(optimizer, steps):
     return model
 
 
-def test_a_finite_step_is_unscaled_and_counted():
-    optimizer, variable = scaled(initial_scale=8.0)
-
-    optimizer.apply([tf.constant([8.0, 16.0])], [variable])
-
-    np.testing.assert_array_equal(variable.numpy(), [2.0, 2.0])
-    assert state_of(optimizer) == (8.0, 1, 0, 0)
-    assert int(optimizer.iterations.numpy()) == 1
-
-
 @pytest.mark.parametrize("bad", [INF, -INF, float("nan")])
 def test_a_step_that_overflows_is_skipped(bad):
     optimizer, variable = scaled(initial_scale=8.0)

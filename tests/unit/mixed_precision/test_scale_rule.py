@@ -9,7 +9,6 @@ from tfdist.mixed_precision.scale_rule import (
     LossScaleOptions,
     ScaleRule,
     ScaleState,
-    config_of,
     make_rule,
 )
 
@@ -113,22 +112,6 @@ def test_every_option_is_a_value_of_the_rule_with_the_same_type():
     assert set(fields) - arguments == set(LossScaleOptions.__annotations__)
     for name, kind in LossScaleOptions.__annotations__.items():
         assert fields[name] == kind
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"hysteresis": 3, "growth_factor": 4.0}, {"dynamic": False}]
-)
-def test_the_config_makes_the_same_rule(options):
-    rule = make_rule(16.0, GROWTH_STEPS, options)
-    config = config_of(rule)
-
-    again = make_rule(
-        config.pop("initial_scale"),
-        config.pop("dynamic_growth_steps", GROWTH_STEPS),
-        config,
-    )
-
-    assert again == rule
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tfdist.mixed_precision
 from tfdist.optimizers import Lars
 
 STEPS = 5
@@ -210,24 +209,6 @@ def test_a_sparse_gradient_counts_as_the_dense_one(options):
 
 def lars(**options):
     return Lars(0.05, trust_coefficient=0.2, **{"weight_decay": 1e-4, **options})
-
-
-@pytest.mark.parametrize(
-    "wrap",
-    [keras.optimizers.LossScaleOptimizer, tfdist.mixed_precision.LossScaleOptimizer],
-    ids=["Keras", "tfdist"],
-)
-def test_loss_scaling_changes_nothing(wrap):
-    (start,) = arrays((4, 3))
-    plain, scaled = variables_of([start], "float32"), variables_of([start], "float32")
-    optimizer, wrapped = lars(), wrap(lars(), 1024.0)
-    for gradient in arrays((4, 3), (4, 3)):
-        gradient = tf.constant(gradient, "float32")
-        optimizer.apply([gradient], plain)
-        wrapped.apply([1024.0 * gradient], scaled)
-
-    assert (plain[0].numpy() != start.astype("float32")).all()
-    np.testing.assert_array_equal(scaled[0], plain[0])
 
 
 def test_xla_computes_the_same():
