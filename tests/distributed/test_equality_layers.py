@@ -14,7 +14,6 @@ from equality_models import (
     sgd,
     stacked,
     state,
-    wait_for_chief,
 )
 from equality_rows import of_keras
 
@@ -139,26 +138,6 @@ def marked(x, y):
     return {**arrays(x, y), "shuffle": False}
 
 
-def trained_briefly(strategy, make=sequential):
-    """Return a model that has learnt something, and the data."""
-    x, y = data()
-    with strategy.scope():
-        model = compiled(make(), metrics=["mse"])
-    model.fit(**arrays(x, y), verbose=0)
-    return model, x, y
-
-
-def weights_loaded(strategy):
-    """Weights that are saved, then loaded into a model that has others."""
-    model, x, y = trained_briefly(strategy)
-    model.save_weights("loaded.weights.h5")
-    wait_for_chief(strategy)
-    with strategy.scope():
-        again = compiled(sequential())
-    again.load_weights("loaded.weights.h5")
-    return state(again, again.fit(**arrays(x, y), verbose=0))
-
-
 def weights_set(strategy):
     """Weights that are set on the chief alone."""
     x, y = data()
@@ -232,7 +211,6 @@ ROWS = {
     "frozen": fitting(frozen),
     "unused": fitting(unused, optimizer=sgd),
     "used on some ranks": fitting(used_here_and_there, marked, run_eagerly=True),
-    "weights loaded": weights_loaded,
     "weights set": weights_set,
     "compiled outside": compiled_outside,
     "made outside": made_outside,
@@ -246,7 +224,6 @@ ROWS = {
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [
-    "weights loaded",
     "weights set",
     "LSTM",
     "frozen",

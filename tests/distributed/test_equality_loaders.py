@@ -98,28 +98,6 @@ def texts(strategy, *, lora):
     return trained(strategy, model, given, y)
 
 
-def images(strategy):
-    """Classify images of 4 by 2 pixels with a vision transformer."""
-    import keras_hub
-
-    with strategy.scope():
-        backbone = keras_hub.models.ViTBackbone(
-            image_shape=(4, 2, 1),
-            patch_size=2,
-            num_layers=1,
-            num_heads=2,
-            hidden_dim=8,
-            mlp_dim=12,
-            dropout_rate=0.0,
-            attention_dropout=0.0,
-        )
-        model = keras_hub.models.ViTImageClassifier(
-            backbone, num_classes=CLASSES, preprocessor=None, dropout=0.0
-        )
-    x, y = data()
-    return trained(strategy, model, x.reshape(-1, 4, 2, 1), y)
-
-
 def trained(strategy, model, x, y):
     """Train and apply a task."""
     import keras
@@ -138,7 +116,6 @@ ROWS = {
     "grain.IterDataset": needing("grain", fitting(feed=grain_iterator)),
     "grain.DataLoader": needing("grain", fitting(feed=grain_loader)),
     "torch DataLoader": needing("torch", fitting(feed=torch_loader)),
-    "KerasHub, images": needing("keras_hub", images),
     "KerasHub, texts": needing("keras_hub", partial(texts, lora=False)),
     "KerasHub, LoRA": needing("keras_hub", partial(texts, lora=True)),
 }

@@ -170,23 +170,6 @@ def one_infinite(y):
     y[20] = np.inf
 
 
-def continued(strategy):
-    """A model that is saved by all ranks, loaded by all, and trained on."""
-    import keras
-
-    strategy = dividing(strategy)
-    x, y = tokens()
-    with strategy.scope():
-        model = compiled(one_table(), loss="mse")
-    model.fit(x, y, BATCH, verbose=0)
-    model.save("between.keras")
-    wait_for_chief(strategy)
-    with strategy.scope():
-        model = keras.models.load_model("between.keras")
-    model.fit(x, y, BATCH, verbose=0)
-    return variables_of_file(model, one_table)
-
-
 def looped(strategy):
     """A custom loop, without Keras's `fit`."""
     import tensorflow as tf
@@ -220,12 +203,9 @@ accumulated = optimizer("Adam", gradient_accumulation_steps=3)
 sharded = {"shard_optimizer": True}
 
 ROWS = {
-    "Adam": fitting(),
     "several tables": fitting(several_tables, optimizer=optimizer("Adagrad", 0.1)),
     "ragged and sparse ids": fitting(composite),
     "LazyAdam, one row left": fitting(batch=32, optimizer=lazy),
-    "momentum": fitting(optimizer=optimizer("SGD", 0.1, momentum=0.9)),
-    "clipnorm": fitting(several_tables, optimizer=optimizer("Adam", clipnorm=0.01)),
     "global_clipnorm": fitting(
         several_tables, optimizer=optimizer("Adam", global_clipnorm=0.01)
     ),
@@ -239,29 +219,20 @@ ROWS = {
     ),
     "loss scaling": fitting(optimizer=loss_scaled(optimizer("Adam", clipnorm=0.01))),
     "shard_optimizer": fitting(several_tables, how=sharded),
-    "shard_optimizer, averages": fitting(optimizer=averaged, how=sharded),
     "run_eagerly": fitting(run_eagerly=True),
-    "steps_per_execution": fitting(optimizer=accumulated, steps_per_execution=2),
     "jit_compile": in_float32(fitting(several_tables, jit_compile=True)),
     "frozen": fitting(frozen),
     "given weights": fitting(given_weights),
-    "continued from a file": continued,
     "a custom loop": looped,
 }
 # Another row of `make test` has the subject of each, or most of it.
 VARIANTS = (
-    "Adam",
-    "momentum",
-    "clipnorm",
     "clipvalue, decay",
-    "shard_optimizer, averages",
     "run_eagerly",
-    "steps_per_execution",
     "jit_compile",
     "frozen",
     "given weights",
     "loss scaling",
-    "continued from a file",
 )
 
 

@@ -86,23 +86,6 @@ def fitting(*args, **options):
     return lambda strategy: fitted(strategy, *args, **options)
 
 
-def twice(strategy):
-    """Two calls of `fit`, with a file between that all ranks load."""
-    import keras
-
-    strategy = sharding(strategy)
-    x, y = data(floatx=keras.config.floatx())
-    with strategy.scope():
-        model = compiled(sequential(), optimizer("Adam", use_ema=True))
-    model.fit(**arrays(x, y), verbose=0)
-    model.save("between.keras")
-    wait_for_chief(strategy)
-    with strategy.scope():
-        model = keras.models.load_model("between.keras")
-    model.fit(**arrays(x, y), verbose=0)
-    return saved_state(model, model.fit(**arrays(x, y), verbose=0))
-
-
 def looped(strategy):
     """A custom loop, without Keras's `fit`."""
     import keras
@@ -149,7 +132,6 @@ ROWS = {
     **{name: fitting(optimizer=OPTIMIZERS[name]) for name in NAMES},
     "each optimizer apart": apart,
     "LazyAdam": fitting(embedded, optimizer=lazy),
-    "sparse gradients": fitting(embedded, optimizer=optimizer("Adagrad", 0.1)),
     "one rank infinite": fitting(optimizer=loss_scaled(), feed=one_rank_infinite),
     "constraints": fitting(stacked(constrained), optimizer=optimizer("Adam", 0.1)),
     "jit_compile": in_float32(fitting(optimizer=optimizer("Adam"), jit_compile=True)),
@@ -158,7 +140,6 @@ ROWS = {
         optimizer=optimizer("Adam", gradient_accumulation_steps=3),
         steps_per_execution=2,
     ),
-    "two fits": twice,
     "a custom loop": looped,
 }
 
@@ -173,7 +154,6 @@ NOT_USUAL = (
     "jit_compile",
     "loss_scale_factor, clipvalue",
     "run_eagerly",
-    "sparse gradients",
 )
 
 
@@ -183,7 +163,6 @@ ON_THREE = (
     "Muon",
     "accumulation, global_clipnorm",
     "global_clipnorm",
-    "two fits",
 )
 
 

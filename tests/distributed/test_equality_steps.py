@@ -239,6 +239,17 @@ def with_other_inputs():
     return Other(sequential())
 
 
+def penalty(discriminator, rows):
+    """Return how far the norms of a model's gradients by its inputs are from one."""
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        tape.watch(rows)
+        found = discriminator(rows)
+    norms = tf.norm(tape.gradient(found, rows), axis=1)
+    return tf.reduce_mean((norms - 1.0) ** 2)
+
+
 def gan():
     """Two models that each have an optimizer, and a penalty on a gradient.
 
@@ -264,13 +275,6 @@ def gan():
         def metrics(self):
             return self.means
 
-        def penalty(self, real):
-            with tf.GradientTape() as tape:
-                tape.watch(real)
-                found = self.discriminator(real)
-            norms = tf.norm(tape.gradient(found, real), axis=1)
-            return tf.reduce_mean((norms - 1.0) ** 2)
-
         def train_step(self, data):
             real, _ = data
             for mean in self.means:
@@ -280,7 +284,7 @@ def gan():
                     is_real = tf.repeat([[0.0], [1.0]], len_of(real), axis=0)
                     truth = 1 - is_real if mean.name == "g" else is_real
                     loss = self.loss_of(truth, self.discriminator(both))
-                    loss += self.penalty(real)
+                    loss += penalty(self.discriminator, real)
                 variables = trained.trainable_variables
                 optimizer = self.first if mean.name == "g" else self.second
                 optimizer.apply(tape.gradient(loss, variables), variables)
