@@ -2,18 +2,15 @@
 
 import hashlib
 import warnings
-from contextlib import nullcontext
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 
 import tfdist
 from tfdist.compat.patching import holding
 from tfdist.first_step import check
-from tfdist.gradients import sparse
 from tfdist.testing import cluster
 from tfdist.training import hooks
 
@@ -44,33 +41,6 @@ def attack(model, data):
         tape.watch(x)
         loss = model.compute_loss(x, y, model(x, training=True))
     return keras.Model.train_step(model, (x + tape.gradient(loss, x), y))
-
-
-def average(model, data):
-    x, y = data
-
-    def loss():
-        by_row = tf.reduce_sum((y - model(x, training=True)) ** 2, -1)
-        return tf.nn.compute_average_loss(by_row, global_batch_size=BATCH)
-
-    return update(model, loss)
-
-
-def contrast(model, data):
-    x, _ = data
-    replica = tf.distribute.get_replica_context()
-
-    def loss():
-        views = model(x, training=True)
-        numbers = replica.all_gather(tf.shape(views)[:1], axis=0)
-        before = tf.reduce_sum(numbers[: replica.replica_id_in_sync_group])
-        likeness = views @ tf.transpose(replica.all_gather(views, axis=0))
-        own = before + tf.range(tf.shape(views)[0])
-        return tf.reduce_mean(
-            keras.losses.sparse_categorical_crossentropy(own, likeness, True)
-        )
-
-    return update(model, loss)
 
 
 def normalize(x):
@@ -121,21 +91,6 @@ class OverEpochs(keras.metrics.MeanSquaredError):
         pass
 
 
-class Positions(keras.layers.Layer):
-    def build(self, shape):
-        self.table = keras.layers.Embedding(shape[-1], 1)
-        self.table.build(None)
-
-    def call(self, x):
-        return x + self.table(tf.range(x.shape[-1]))[:, 0]
-
-
-class AddedByRow(keras.layers.Layer):
-    def call(self, x):
-        self.add_loss(tf.reduce_sum(x**2, -1, keepdims=True))
-        return x
-
-
 class Moving(keras.layers.Layer):
     def build(self, shape):
         self.mean = tf.Variable(tf.zeros(shape[-1], self.dtype), trainable=False)
@@ -162,51 +117,21 @@ SILENT = {
     "a count": ({"layer": Count}, "Keep a count in a metric"),
     "a maximum": ({"metric": Largest}, "the result of 'largest'"),
 }
-# Those that give what one process gives, or draw numbers.
-RIGHT = {
+# Those that keep something, which a check must put back, and of which nothing is said.
+# That nothing is said of other right programs, the rows of the equality matrix show.
+KEEPING = {
     "dropout": {"layer": lambda: keras.layers.Dropout(0.5)},
-    "normalization": {"layer": keras.layers.BatchNormalization},
-    "clipping": {"optimizer": lambda: keras.optimizers.Adam(global_clipnorm=0.1)},
     "accumulation": {
         "optimizer": lambda: keras.optimizers.Adam(gradient_accumulation_steps=2)
     },
-    "loss scaling": {
-        "optimizer": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
-    },
     "a metric over epochs": {"metric": OverEpochs},
-    "rows of all ranks": {"step": contrast},
+    "a raw variable": {"layer": Moving},
 }
-# What tfdist mends, and what takes the mend out.
-MENDED = {
-    "positions": (
-        {"layer": Positions},
-        lambda: holding(sparse, "_origin_of", lambda indices: "rows"),
-    ),
-    "losses added by row": (
-        {"layer": AddedByRow},
-        lambda: without_patch(TensorFlowTrainer, "_aggregate_additional_loss"),
-    ),
-    "an average by the global size": (
-        {"step": average},
-        lambda: without_patch(tf.nn, "compute_average_loss"),
-    ),
-    "a raw variable": (
-        {"layer": Moving},
-        lambda: holding(hooks, "note_raw", lambda model: None),
-    ),
-}
-# Those that keep something, which a check must put back.
-KEEPING = ["a queue", "clipped by hand", "dropout", "accumulation"]
-KEEPING += ["a metric over epochs"]
+PROGRAMS = {name: options for name, (options, _) in SILENT.items()} | KEEPING
+# What tfdist would not mend without the notes that it takes.
+UNNOTED = "a raw variable, unnoted"
 # Those that tell replicas in one process from processes.
-OF_DEVICES = ["a sum", "clipped by hand", "a queue", "a count", "a maximum"]
-OF_DEVICES += ["dropout", "normalization", "accumulation", "a metric over epochs"]
-OF_DEVICES += ["rows of all ranks", *MENDED, *(f"{m}, taken out" for m in MENDED)]
-
-
-def without_patch(owner, name):
-    """Return a block in which a function is the original one."""
-    return holding(owner, name, getattr(owner, name).__wrapped__)
+OF_DEVICES = ("a sum", "clipped by hand", "a queue", "a count", "a maximum", *KEEPING)
 
 
 def train(strategy, *, loss="mse", step=None, layer=None, metric=None, optimizer=None):
@@ -230,9 +155,9 @@ def train(strategy, *, loss="mse", step=None, layer=None, metric=None, optimizer
     return model
 
 
-def said_of(strategy, options, taken_out=nullcontext):
+def said_of(strategy, options):
     """Train; return what was warned of the first step, and a hash of what is left."""
-    with warnings.catch_warnings(record=True) as caught, taken_out():
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = train(strategy, **options)
     texts = [str(one.message) for one in caught]
@@ -245,21 +170,17 @@ def said_of(strategy, options, taken_out=nullcontext):
 def said_of_all(is_mirrored):
     """Return what is said of each program, and what it leaves."""
     keras.config.set_floatx("float64")
-    programs = {name: options for name, (options, _) in SILENT.items()} | RIGHT
+    programs = PROGRAMS
     if is_mirrored:
         tfdist.devices.split("CPU:0", 2)
         strategy = tfdist.strategies.MirroredStrategy(["CPU:0", "CPU:1"])
-        programs = {name: programs[name] for name in programs if name in OF_DEVICES}
+        programs = {name: PROGRAMS[name] for name in OF_DEVICES}
     else:
         strategy = tfdist.strategies.AllReduceStrategy()
-    programs |= {name: options for name, (options, _) in MENDED.items()}
-    return {
-        **{name: said_of(strategy, options) for name, options in programs.items()},
-        **{
-            f"{name}, taken out": said_of(strategy, options, taken_out)
-            for name, (options, taken_out) in MENDED.items()
-        },
-    }
+    found = {name: said_of(strategy, options) for name, options in programs.items()}
+    with holding(hooks, "note_raw", lambda model: None):
+        found[UNNOTED] = said_of(strategy, PROGRAMS["a raw variable"])
+    return found
 
 
 def said_on(size, *, is_mirrored):
@@ -282,51 +203,28 @@ def said_on_devices():
     return said_on(1, is_mirrored=True)
 
 
-def on_both(programs):
-    """Return the parameters of programs on processes, and of some on devices."""
-    of_devices = [name for name in programs if name in OF_DEVICES]
-    slow = pytest.mark.slow
-    return [
-        *(("said_on_processes", name) for name in programs),
-        *(pytest.param("said_on_devices", name, marks=slow) for name in of_devices),
-    ]
-
-
-@pytest.fixture
-def said(request, place, program):
-    """Return what is said of a program."""
-    return request.getfixturevalue(place)[program][0]
-
-
-@pytest.mark.parametrize(("place", "program"), on_both(SILENT))
-def test_a_silent_program_is_named(said, program):
-    (text,) = said
-
-    assert text.startswith("The first step differs from that of one process: the ")
-    assert SILENT[program][1] in text
-
-
-@pytest.mark.parametrize(("place", "program"), on_both([*RIGHT, *MENDED]))
-def test_nothing_is_said_of_what_is_right(said):
-    assert said == []
-
-
 @pytest.mark.parametrize(
-    ("place", "program"), on_both([f"{family}, taken out" for family in MENDED])
+    "place",
+    ["said_on_processes", pytest.param("said_on_devices", marks=pytest.mark.slow)],
 )
-def test_what_is_mended_is_named_without_the_mend(said):
-    (text,) = said
+def test_silent_programs_are_named_and_nothing_is_said_of_others(request, place):
+    texts = {name: it for name, (it, _) in request.getfixturevalue(place).items()}
 
-    assert text.startswith("The first step differs from that of one process: the ")
+    for name, said in texts.items():
+        if name in KEEPING:
+            assert said == [], name
+        else:
+            (text,) = said
+            assert text.startswith("The first step differs from that of one process: ")
+            assert SILENT.get(name, (None, ""))[1] in text
 
 
 def bits_and_error():
     """Return hashes of what training leaves unchecked, and what "raise" raises."""
     keras.config.set_floatx("float64")
     strategy, raised = tfdist.strategies.AllReduceStrategy(check_first_step="off"), None
-    silent = {name: options for name, (options, _) in SILENT.items()}
-    programs = {**silent, **RIGHT}
-    hashes = {name: said_of(strategy, programs[name])[1] for name in KEEPING}
+    names = ["a queue", *KEEPING]
+    hashes = {name: said_of(strategy, PROGRAMS[name])[1] for name in names}
     strict = tfdist.strategies.AllReduceStrategy(
         strategy.collective, check_first_step="raise"
     )
@@ -334,7 +232,7 @@ def bits_and_error():
         train(strict, **SILENT["a sum"][0])
     except RuntimeError as error:
         raised = str(error)
-    train(strict, **RIGHT["dropout"])
+    train(strict, **KEEPING["dropout"])
     return hashes, raised
 
 

@@ -23,6 +23,10 @@ def write_all(folder):
     model.fit(np.ones((8, 2)), np.ones((8, 1)), verbose=0)
     loaded = load_what_was_saved(model, Path(folder) / "model.keras")
     own = Path(folder) / str(tfdist.rank())
+    own.mkdir()
+    model.save(own / "model.keras")
+    model.save(own / "model.h5")
+    model.save_weights(own / "model.weights.h5")
     checkpoint = tf.train.Checkpoint(model=model)
     manager = tf.train.CheckpointManager(checkpoint, own / "manager", max_to_keep=2)
     for _ in range(3):
@@ -153,8 +157,9 @@ def written(tmp_path_factory):
 def test_only_the_chief_writes_what_the_ranks_share(written):
     _, (chief, other) = written
 
-    everything = ["exported", "iterator", "manager", "saved", "written"]
-    assert chief["files"] == everything
+    files = ["model.h5", "model.keras", "model.weights.h5"]
+    folders = ["exported", "iterator", "manager", "saved", "written"]
+    assert chief["files"] == sorted([*files, *folders])
     assert other["files"] == ["iterator"]
     assert chief["kept"] == other["kept"] == ["ckpt-2", "ckpt-3"]
     assert chief["latest"] == other["latest"] == "ckpt-3"
@@ -173,8 +178,7 @@ def test_what_the_chief_has_written_is_whole(written):
     import tensorflow as tf
 
     folder, (chief, _) = written
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model = keras.models.load_model(folder / "0" / "model.keras")
     for name in ("manager/ckpt-3", "written/checkpoint"):
         checkpoint = tf.train.Checkpoint(model=model)
         checkpoint.restore(str(folder / "0" / name)).expect_partial()

@@ -94,8 +94,7 @@ def train_all(options):
         "right": case(),
         "accumulated": case(accumulate=3),
         "repaired": case(FlipsOneBit(last), on_difference="repair"),
-        "stopped": case(FlipsOneBit(last)),
-        "frozen": case(FlipsOneBit(last), is_frozen=True),
+        "stopped": case(FlipsOneBit(last), is_frozen=True),
         "warned": case(FlipsOneBit(0), on_difference="warn"),
     }
 
@@ -136,7 +135,7 @@ def test_one_bit_is_found_and_repaired(job):
     assert found["repaired"] == [
         (weights, [line] * 2 if rank == 0 else [], "") for rank in range(size)
     ]
-    for _, printed, error in [*found["stopped"], *found["frozen"]]:
+    for _, printed, error in found["stopped"]:
         assert printed == []
         assert error == (
             f"The ranks have different variables after step {FAULTY_STEP}. Received: "

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_shard_optimizer import memory
 
 import tfdist
 
@@ -158,13 +159,6 @@ def test_other_numbers_of_ranks_continue_from_backups_and_files(saved):
     model = keras.models.load_model(saved / "epoch.keras")
     right = values_of(fitted(model, epochs=1))
     check_equal(values_in(saved / "of 3" / "file.keras"), right)
-
-
-def memory(name):
-    """Return a number of bytes from the status of this process."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    [line] = [line for line in lines if line.startswith(f"{name}:")]
-    return int(line.split()[1]) * 1024
 
 
 def bytes_of_large_table(folder):
