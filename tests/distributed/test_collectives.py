@@ -19,11 +19,6 @@ from tfdist.cluster import detect
 from tfdist.testing import cluster
 
 NEEDS_HOROVOD = pytest.mark.requires("horovodrun")
-# What only the control plane does is the same on both.
-ENGINES = (
-    "tensorflow",
-    pytest.param("horovod", marks=[NEEDS_HOROVOD, pytest.mark.slow]),
-)
 SECONDS = 1200
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 # With the tolerance of each.
@@ -589,9 +584,8 @@ def different_graphs():
     return message_of(call)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_different_graphs_are_an_error_that_names_their_difference(engine):
-    result = cluster(different_graphs, timeout_seconds=SECONDS, collective=engine)
+def test_different_graphs_are_an_error_that_names_their_difference():
+    result = cluster(different_graphs, timeout_seconds=SECONDS, collective="tensorflow")
 
     for message in result.values:
         with pytest.raises(
@@ -622,9 +616,8 @@ def too_late():
     return message_of(lambda: collective.barrier("end"))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_rank_that_does_not_come_is_named(engine):
-    result = cluster(too_late, timeout_seconds=SECONDS, collective=engine)
+def test_a_rank_that_does_not_come_is_named():
+    result = cluster(too_late, timeout_seconds=SECONDS, collective="tensorflow")
 
     for message in result.values:
         with pytest.raises(
@@ -690,7 +683,6 @@ def one_goes_in_its_own_session(how):
         child.wait()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("how", "words"),
     [
@@ -706,14 +698,14 @@ def one_goes_in_its_own_session(how):
         ("stop", r"rank 2 .* has been silent for 3 s"),
     ],
 )
-def test_a_rank_that_goes_is_named_by_the_others(how, words, engine, tmp_path):
+def test_a_rank_that_goes_is_named_by_the_others(how, words, tmp_path):
     cluster(
         one_goes_in_its_own_session,
         size=3,
         args=(how,),
         env={"NOTES": str(tmp_path)},
         timeout_seconds=SECONDS,
-        collective=engine,
+        collective="tensorflow",
     )
 
     for rank in range(2):

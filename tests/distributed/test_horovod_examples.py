@@ -193,33 +193,6 @@ def tensorflow2_keras_mnist(hvd):
     return model, history.history["loss"]
 
 
-def rossmann(hvd):
-    """Load a model on every rank, and scale its learning rate, as Spark's example."""
-    backend = keras.backend
-    x, y = arrays()
-    if hvd.rank() == 0:
-        plain = keras.Sequential([keras.Input((8, 8, 1)), *layers_of()])
-        compile_and_names(plain, keras.optimizers.legacy.Adam(0.005))
-        plain.save("plain.h5")
-    hvd.broadcast_object("saved")
-    model = hvd.load_model(
-        os.path.join(hvd.broadcast_object(os.getcwd()), "plain.h5"), custom_objects={}
-    )
-    backend.set_value(
-        model.optimizer.lr, backend.get_value(model.optimizer.lr) * hvd.size()
-    )
-    assert round(float(model.optimizer.learning_rate), 6) == 0.01
-    best = hvd.callbacks.BestModelCheckpoint(monitor="loss", mode="min")
-    best.filepath = "best.keras"
-    callbacks = [
-        hvd.callbacks.BroadcastGlobalVariablesCallback(root_rank=0),
-        hvd.callbacks.MetricAverageCallback(),
-        best,
-    ]
-    history = model.fit(x, y, batch_size=8, epochs=4, verbose=0, callbacks=callbacks)
-    return model, history.history["loss"]
-
-
 def tensorflow2_mnist(hvd):
     import tensorflow as tf
 
@@ -340,7 +313,6 @@ PROGRAMS = (
     keras_imagenet,
     keras_imagenet_resumed,
     tensorflow2_keras_mnist,
-    rossmann,
     tensorflow2_mnist,
     tensorflow2_keras_mnist_elastic,
     tensorflow2_mnist_elastic,
@@ -386,7 +358,6 @@ OLD = {
     "keras_mnist_advanced": {"Adadelta(lr=", "model"},
     "keras_imagenet": {"SGD(lr=", "model"},
     "tensorflow2_keras_mnist": {"experimental_run_tf_function"},
-    "rossmann": {"keras"},
     "tensorflow2_mnist": {"optimizer"},
     "tensorflow2_mnist_elastic": set(),
 }

@@ -13,36 +13,16 @@ pytestmark = [pytest.mark.requires("horovodrun"), pytest.mark.slow]
 EPOCHS, BATCHES, BATCH_SIZE = 2, 3, 4
 WORDS, LENGTH = 6, 3
 
-# By name: the optimizer, and the arguments of it, of DistributedOptimizer, of compile.
-# Updates are Keras's own: the class makes no difference.
-OF_KERAS = {
-    "momentum": ("SGD", {"momentum": 0.9, "nesterov": True}, {}, {}),
-    "clipnorm": ("SGD", {"clipnorm": 0.05}, {}, {}),
-    "global_clipnorm": ("Adam", {"global_clipnorm": 0.05}, {}, {}),
-    "clipvalue": ("SGD", {"clipvalue": 0.01}, {}, {}),
-    "accumulation": ("Adam", {"gradient_accumulation_steps": 3}, {}, {}),
-    "averages": ("Adam", {"use_ema": True, "ema_overwrite_frequency": 2}, {}, {}),
-    "constant loss scale": ("SGD", {"loss_scale_factor": 64.0}, {}, {}),
-    "run_eagerly": ("Adam", {}, {}, {"run_eagerly": True}),
-    "steps_per_execution": ("Adam", {}, {}, {"steps_per_execution": 2}),
+# By name: the optimizer, its arguments, and those of compile. Options of Horovod are in
+# `test_horovod_values.py`.
+ROWS = {
+    "global_clipnorm": ("Adam", {"global_clipnorm": 0.05}, {}),
+    "accumulation": ("Adam", {"gradient_accumulation_steps": 3}, {}),
+    "averages": ("Adam", {"use_ema": True, "ema_overwrite_frequency": 2}, {}),
+    "constant loss scale": ("SGD", {"loss_scale_factor": 64.0}, {}),
+    "run_eagerly": ("Adam", {}, {"run_eagerly": True}),
+    "steps_per_execution": ("Adam", {}, {"steps_per_execution": 2}),
 }
-OF_HOROVOD = {
-    "sparse_as_dense": ("SGD", {}, {"sparse_as_dense": True}, {}),
-    "predivide, name": (
-        "SGD",
-        {},
-        {"gradient_predivide_factor": 4.0, "name": "Mine"},
-        {},
-    ),
-    "two groups, devices": (
-        "SGD",
-        {},
-        {"groups": 2, "device_dense": "/cpu:0", "device_sparse": "/cpu:0"},
-        {},
-    ),
-    "many groups": ("SGD", {}, {"groups": 50, "sparse_as_dense": True}, {}),
-}
-ROWS = OF_KERAS | OF_HOROVOD
 
 
 def make_model(is_sparse):
@@ -90,10 +70,10 @@ def train_rows(names):
     own = np.arange(len(x)) // half % hvd.size() == hvd.rank()
     shared, alone = {}, {}
     for name in names:
-        kind, arguments, wrapping, compile_options = ROWS[name]
+        kind, arguments, compile_options = ROWS[name]
         make = getattr(keras.optimizers, kind)
         arguments = {"learning_rate": 0.05} | arguments
-        wrapped = hvd.DistributedOptimizer(make(**arguments), **wrapping)
+        wrapped = hvd.DistributedOptimizer(make(**arguments))
         shared[name] = trained(wrapped, x[own], y[own], half, **compile_options)
         if hvd.rank() == 0:
             plain = make(**arguments)

@@ -130,12 +130,13 @@ def applied_gradients(hvd):
         optimizer.apply([dense, sparse], variables)
         return [-np.array(variable).ravel() for variable in variables]
 
+    devices = {"device_dense": "/cpu:0", "device_sparse": "/cpu:0"}
     return {
         "average": apply(),
         "sum": apply(op=hvd.Sum),
         "fp16": apply(compression=hvd.Compression.fp16, sparse_as_dense=True),
         "predivided": apply(gradient_predivide_factor=2.0),
-        "grouped": apply(groups=1, op=hvd.Sum),
+        "grouped": apply(groups=2, op=hvd.Sum, name="Mine", **devices),
     }
 
 
