@@ -63,18 +63,6 @@ def test_the_same_file_runs_alone(env):
     assert len(RATE.findall(printed)) == 24
 
 
-def test_a_last_batch_with_one_example_for_two_ranks(env, tmp_path):
-    # 1,437 examples are two batches of 718, and one example.
-    run(
-        *(COMMAND, "run", "-np", 2, "--output-dir", tmp_path, PROGRAM),
-        *("--epochs", 2, "--batch_size", 359),
-        env=env,
-    )
-    chief = (tmp_path / "rank.0.log").read_text()
-
-    assert LAST_LINE.findall(chief) == ["2"]
-
-
 def test_its_steps_are_those_of_one_process():
     orders = Orders((str(PROGRAM),), steps=5, float64=True)
 

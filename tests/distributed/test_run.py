@@ -68,28 +68,6 @@ def test_each_process_knows_its_place(tmp_path):
     assert len(set(clusters[0])) == 3
 
 
-def test_the_cores_are_shared():
-    cores = sorted(os.sched_getaffinity(0))[:2]
-    if len(cores) < 2:
-        pytest.skip("this test needs two cores")
-    script = "import os; print(os.sched_getaffinity(0), os.environ['OMP_NUM_THREADS'])"
-    clean = {name: os.environ[name] for name in os.environ if "THREADS" not in name}
-    options = {
-        "env": clean,
-        "preexec_fn": lambda: os.sched_setaffinity(0, cores),
-    }
-    python = (sys.executable, "-c", script)
-
-    shared = by_rank(run("-np", "2", *python, **options).stdout)
-    unbound = by_rank(run("-np", "2", "--bind-to", "none", *python, **options).stdout)
-    crowded = by_rank(run("-np", "3", *python, **options).stdout)
-
-    both = f"{{{cores[0]}, {cores[1]}}} 1"
-    assert sorted(shared[0] + shared[1]) == [f"{{{core}}} 1" for core in cores]
-    assert unbound == {0: [both], 1: [both]}
-    assert crowded == {0: [both], 1: [both], 2: [both]}
-
-
 @pytest.mark.requires("taskset")
 def test_a_dry_run_can_be_pasted(tmp_path):
     script = tmp_path / "who.py"
@@ -363,15 +341,6 @@ def test_what_needs_a_terminal_is_to_be_run_without_tfdist_run(code):
     )
 
 
-def test_a_rank_that_is_killed_is_named_with_the_signal():
-    script = f"if [ $TFDIST_RANK = 1 ]; then kill -SEGV $$; fi; {FOREVER}"
-
-    done = run("-np", "2", "bash", "-c", script)
-
-    assert done.returncode == 139
-    assert "rank 1 was killed by SIGSEGV" in done.stderr.splitlines()[-1]
-
-
 def test_the_first_failure_counts_not_the_first_exit(tmp_path):
     """Rank 0 fails, and needs a moment to exit; rank 1, missing it, is quicker.
 
@@ -455,21 +424,6 @@ def test_nothing_outlives_a_launcher_that_is_killed():
         assert_end(pids.values())
 
 
-def test_without_its_guardian_a_rank_is_ended_with_all_that_it_has_started():
-    deaf = f"trap '' INT TERM HUP; echo grandchild $BASHPID; {FOREVER}"
-    script = f"sleep 1000 & echo child $!; ({deaf}) & echo rank $$; "
-    script += "echo guardian $PPID; exec sleep 1000"
-
-    with started("-np", "1", "bash", "-c", script) as process:
-        pids = read_numbers(process, 4)
-
-        os.kill(pids["guardian"], signal.SIGKILL)
-
-        assert process.wait(SECONDS) == 137
-        assert "rank 0 was killed by SIGKILL" in process.stderr.read()
-        assert_end(pids.values())
-
-
 def test_only_the_launcher_and_the_rank_show_the_command():
     """`pkill -f train.py` must leave the guardian, which clears up, alone."""
     script = f": train.py; echo guardian $PPID; {FOREVER}"
@@ -503,20 +457,6 @@ def test_a_signal_is_passed_on_and_ends_the_run(number, code):
     assert process.returncode == code
     assert sorted(out.splitlines()) == ["[0] bye", "[1] bye"]
     assert err.startswith(f"tfdist run: {number.name} ended the run; ranks 0 and 1")
-
-
-def test_ctrl_c_prints_one_line_and_no_traceback():
-    script = "import os, time; print('rank', os.getpid(), flush=True); time.sleep(999)"
-
-    with started("-np", "2", sys.executable, "-c", script) as process:
-        read_numbers(process, 1)
-        process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=SECONDS)
-
-    assert re.fullmatch(r"tfdist run: SIGINT ended the run; .* were ended\.\n", err), (
-        err
-    )
 
 
 def test_the_second_ctrl_c_kills_at_once():

@@ -256,7 +256,8 @@ def remaining(files, pids):
 
 @pytest.mark.requires("ss", "unshare")
 @pytest.mark.parametrize(
-    ("before", "address_of_loopback"), [((), "127.0.0.1:"), (FORBIDDEN, "%lo:")]
+    ("before", "address_of_loopback"),
+    [((), "127.0.0.1:"), pytest.param(FORBIDDEN, "%lo:", marks=SLOW)],
 )
 def test_nothing_listens_for_other_hosts(program, before, address_of_loopback):
     """The ranks at no port, and the gate or `mpirun` on the device `lo` alone."""
@@ -336,9 +337,10 @@ def test_a_job_that_is_stopped_as_a_whole_goes_on(program, collective):
     assert launcher.returncode == 0, err
 
 
-@pytest.mark.parametrize("collective", ["tensorflow", pytest.param("mpi", marks=SLOW)])
-def test_a_late_strategy_is_refused(forked, program, collective):
-    code, _, err = run("-np", "2", "--collective", collective, program(LATE))
+@pytest.mark.slow
+def test_a_late_strategy_is_refused(forked, program):
+    """On TensorFlow, `test_faults` has it."""
+    code, _, err = run("-np", "2", "--collective", "mpi", program(LATE))
 
     assert code == 1
     assert (
