@@ -6,7 +6,6 @@ import pytest
 import test_equality_beyond_rows
 import test_equality_fit
 import test_equality_inputs
-import test_equality_layers
 import test_equality_optimizers
 import test_equality_programs
 from equality_comparison import differences
@@ -98,25 +97,17 @@ SYNC = {
         "losses over the global batch size"
     ],
     "losses by row": test_equality_beyond_rows.ROWS["losses added for each row"],
-    "class_weight": test_equality_fit.ROWS["class_weight"],
-    "sample_weight": test_equality_fit.ROWS["sample_weight"],
     "validation_data": test_equality_fit.ROWS["validation_data"],
     "several inputs": test_equality_fit.ROWS["several inputs and outputs"],
     "endless data": test_equality_fit.ROWS["steps_per_epoch, endless data"],
-    "several steps": test_equality_fit.ROWS["steps_per_execution"],
     "own step": test_equality_fit.ROWS["train_step and test_step, plain loss"],
-    "generator": test_equality_inputs.ROWS["generator"],
     "texts": test_equality_inputs.ROWS["texts"],
     "ragged": test_equality_inputs.ROWS["ragged"],
-    "sparse": test_equality_inputs.ROWS["sparse"],
-    "LSTM": test_equality_layers.ROWS["LSTM"],
-    "frozen": test_equality_layers.ROWS["frozen"],
     "counted": of_many(counted, loss="mse"),
     "LossScaleOptimizer": test_equality_optimizers.ROWS["LossScaleOptimizer"],
     "MultiOptimizer": test_equality_optimizers.ROWS["MultiOptimizer"],
     "accumulation": test_equality_optimizers.ROWS["accumulation, use_ema"],
     "adapted in the scope": test_equality_programs.ROWS["adapted in the scope"],
-    "own apply": test_equality_programs.ROWS["apply of a user's own"],
     "compiled by a callback": test_equality_programs.ROWS["compiled by a callback"],
 }
 IN_TURN = {

@@ -91,14 +91,6 @@ def excluding():
     return made
 
 
-def lazy():
-    return tfdist.optimizers.LazyAdam(0.05)
-
-
-def scaling():
-    return of_keras("optimizers", "LossScaleOptimizer")(optimizer("Adam")(), 8.0)
-
-
 def saved(strategy):
     """Save after half of the training, and go on with what was loaded."""
     import keras
@@ -123,16 +115,11 @@ def saved(strategy):
 # How each optimizer updates shards is in tests/unit.
 ROWS = {
     "evaluated": evaluated,
-    "momentum, global_clipnorm": with_tables(
-        optimizer("SGD", 0.1, momentum=0.9, global_clipnorm=0.01)
-    ),
     "AdamW, EMA, excluding": with_tables(excluding),
-    "loss scale": with_tables(scaling),
     "regularized, constrained": with_tables(
         embeddings_regularizer=penalty, embeddings_constraint=limited
     ),
     "saved": saved,
-    "LazyAdam": with_tables(lazy),
 }
 
 
