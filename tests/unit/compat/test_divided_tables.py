@@ -106,3 +106,12 @@ def test_a_callback_that_would_read_the_table_is_refused_at_once(strategy, callb
 
     with pytest.raises(ValueError, match=text):
         keras.callbacks.CallbackList([callback], model=model)
+
+
+def test_all_or_own_rows_can_be_assigned(strategy):
+    table = built(strategy)._embeddings
+    values = np.arange(40.0, dtype="float32").reshape(10, 4)
+    for given in (values, values[:5]):
+        table.assign(np.zeros((10, 4), "float32"))
+        table.assign(given)
+        np.testing.assert_array_equal(table._value.numpy(), values[:5])

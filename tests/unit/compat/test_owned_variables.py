@@ -8,8 +8,10 @@ import pytest
 import tensorflow as tf
 
 from tfdist.compat.owned_variables import is_elsewhere, owner_of
+from tfdist.sharding.assignment import DIVIDED
+from tfdist.sharding.optimizers import ELEMENTWISE
 
-# The equality matrix has the others, and rows of large weights.
+# The equality matrix has the others.
 PER_WEIGHT = {
     **{
         name: lambda name=name: getattr(keras.optimizers, name)(0.1)
@@ -31,11 +33,11 @@ def strategy(first_of_two):
     return first_of_two()
 
 
-def weights():
+def weights(shapes=SHAPES):
     random = np.random.default_rng(2)
     return [
         keras.Variable(random.normal(size=shape).astype("float32"), name=f"weight_{i}")
-        for i, shape in enumerate(SHAPES)
+        for i, shape in enumerate(shapes)
     ]
 
 
@@ -44,12 +46,16 @@ def small_model(strategy):
         return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
 
 
-def trained(make, variables, run=lambda call: call()):
+def dense(variable, value):
+    return tf.fill(variable.shape, value)
+
+
+def trained(make, variables, run=lambda call: call(), gradient_of=dense):
     """Apply two gradients to variables."""
     optimizer = make()
     optimizer.build(variables)
     for factor in (0.5, 2.0):
-        gradients = [tf.fill(v.shape, factor) for v in variables]
+        gradients = [gradient_of(v, factor) for v in variables]
         run(lambda g=gradients: optimizer.apply(g, variables))
     optimizer.finalize_variable_values(variables)
     return optimizer
@@ -80,6 +86,38 @@ def test_a_rank_keeps_and_updates_what_it_owns(strategy, name):
         else:
             np.testing.assert_array_equal(one.numpy(), other.numpy())
     assert any(map(is_elsewhere, optimizer.variables))
+
+
+def sparse(variable, value):
+    """A gradient of rows of both ranks, one of them twice."""
+    values = tf.fill([4, *variable.shape[1:]], value)
+    return tf.IndexedSlices(values, tf.constant([2, 0, 2, 4]), tf.shape(variable))
+
+
+@pytest.mark.parametrize("gradient_of", [dense, sparse])
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_a_rank_updates_its_rows_of_a_large_weight(strategy, name, gradient_of):
+    if not hasattr(keras.optimizers.Optimizer, "add_optimizer_variables"):
+        pytest.skip("Keras before 3.10 keeps whole weights")
+    own, plain, before = (weights([(5, 3)])[0] for _ in range(3))
+
+    def make():
+        return getattr(keras.optimizers, name)(0.1, weight_decay=0.1, use_ema=True)
+
+    with strategy.scope():
+        optimizer = trained(make, [own], strategy.run, gradient_of)
+    right = trained(make, [plain], gradient_of=gradient_of)
+
+    np.testing.assert_array_equal(own.numpy()[:2], plain.numpy()[:2])
+    np.testing.assert_array_equal(own.numpy()[2:], before.numpy()[2:])
+    for one, other in zip(optimizer.variables, right.variables, strict=True):
+        assert one.shape == other.shape
+        if one.shape != (5, 3):
+            continue
+        assert owner_of(one) == DIVIDED
+        np.testing.assert_array_equal(one.numpy(), other.numpy()[:2])
+        one.assign(other.numpy() + 1)
+        np.testing.assert_array_equal(one.numpy(), other.numpy()[:2] + 1)
 
 
 class Custom(keras.optimizers.SGD):

@@ -130,6 +130,26 @@ def test_alone_a_custom_loop_works():
     assert [float(step(batch)) for batch in dataset] == [2.0, 7.0]
 
 
+@pytest.mark.parametrize("name", ["model.keras", "model.weights.h5"])
+def test_alone_files_are_written_whole_and_load_in_plain_keras(name, tmp_path):
+    x, y = data()
+    with AllReduceStrategy().scope():
+        model = compiled()
+    model.fit(x, y, verbose=0)
+    path = tmp_path / name
+    if name.endswith("weights.h5"):
+        model.save_weights(path)
+        loaded = compiled()
+        loaded.load_weights(path)
+    else:
+        model.save(path)
+        loaded = keras.models.load_model(path, compile=False)
+
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+    for mine, its in zip(model.get_weights(), loaded.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, its)
+
+
 def test_a_tensorflow_that_has_started_is_refused(monkeypatch):
     cluster = Cluster(workers=("127.0.0.1:1", "127.0.0.1:2"))
     monkeypatch.setenv("TF_CONFIG", tf_config.dumps(cluster))

@@ -164,6 +164,26 @@ def test_other_data_has_another_fingerprint():
     assert fingerprints(whole(8, 4)) == fingerprints(whole(7, 4))
 
 
+def test_parts_of_known_lengths_take_equally_many_steps():
+    datasets = [whole(5, 2), whole(2, 2), whole(0, 2)]
+
+    ranks = ranks_of(3, (3, 1, 0))
+    parts = [list(shard_own(d, r)) for d, r in zip(datasets, ranks, strict=True)]
+
+    assert [[s.data.numpy().tolist() for s in part] for part in parts] == [
+        [[0, 1], [2, 3], [4]],
+        [[0, 1], [0], [0]],
+        [[0], [0], [0]],
+    ]
+    assert [[int(s.own) for s in part] for part in parts] == [
+        [2, 2, 1],
+        [2, 0, 0],
+        [0, 0, 0],
+    ]
+    assert [bool(s.stand_in[0]) for s in parts[1]] == [False, True, True]
+    assert parts[0][0].rows == ()
+
+
 def test_an_empty_batch_of_a_part_becomes_a_placeholder():
     datasets = [whole(4, 2).map(lambda x: x[: x[0] // 2]), whole(4, 2)]
 

@@ -138,6 +138,19 @@ def shown(capsys):
     return capsys.readouterr().out.replace("\b", "")
 
 
+def test_the_chief_alone_prints_and_at_the_end_the_values_of_all_ranks(twin, capsys):
+    model = compiled(twin(1))
+    model.fit(X, Y, verbose=1)
+    assert shown(capsys) == ""
+
+    history = compiled(twin(0)).fit(X, Y, verbose=1).history
+    last = shown(capsys).splitlines()[-1].split("\r")[-1]
+    loss = history["loss"][0]
+    # Keras prints small values with an exponent.
+    assert f"loss: {loss:{'.4f' if abs(loss) > 1e-3 else '.4e'}}" in last
+    assert "rank 0" not in last
+
+
 @pytest.mark.parametrize("event", ["epoch", "test"])
 def test_values_are_the_chief_s_until_those_of_all_are_known(capsys, event):
     bar = ChiefProgbarLogger()

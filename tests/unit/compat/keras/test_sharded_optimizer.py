@@ -144,8 +144,17 @@ class Normalised(keras.optimizers.SGD):
         super().update_step(gradient / largest, variable, learning_rate)
 
 
-def test_an_optimizer_of_a_user_sees_the_whole_gradient(cut):
-    check(cut, lambda: Normalised(0.1))
+def scaled():
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1), 8.0)
+
+
+@pytest.mark.parametrize("make", [lambda: Normalised(0.1), scaled])
+def test_so_it_is_with_what_looks_at_the_whole_gradient(cut, make):
+    check(cut, make)
+
+
+def test_only_rows_of_the_batch_are_updated_in_shards(cut):
+    check(cut, lambda: LazyAdam(0.1), sparse=True)
 
 
 @pytest.mark.parametrize("has_gradient", [True, False])

@@ -81,6 +81,29 @@ def test_batches_of_different_sizes_are_sent_together(is_packed):
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize(
+    ("value", "separate"),
+    [
+        (tf.ragged.constant([[1, 2], [], [3]]), []),
+        (tf.ragged.constant([["a"], []]), [tf.string]),
+        (tf.sparse.from_dense([[0, 5], [6, 0]]), []),
+        (tf.constant(["one", "two"]), [tf.string]),
+    ],
+    ids=["ragged", "ragged strings", "sparse", "strings"],
+)
+def test_strings_are_sent_separately_and_composites_arrive(value, separate):
+    dtypes, [found] = sent((value,), (spec_of(value),))
+
+    assert dtypes == separate
+    assert type(found) is type(value) or isinstance(found, tf.Tensor)
+    for one, other in zip(
+        tf.nest.flatten(found, expand_composites=True),
+        tf.nest.flatten(value, expand_composites=True),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
 # Bundles.
 
 

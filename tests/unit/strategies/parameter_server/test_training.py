@@ -270,6 +270,16 @@ def read_by_two(size, *, is_known=True):
 
 
 @pytest.mark.usefixtures("turns")
+def test_workers_read_every_example_once(make_job):
+    model = compiled()
+    training = training_of(make_job("bounded", 0), model)
+    source = read_by_two(1, is_known=False)
+    for epoch in (1, 2):
+        run_epoch(training, iter(source))
+        assert int(model.optimizer.iterations) == 12 * epoch
+
+
+@pytest.mark.usefixtures("turns")
 def test_steps_of_a_worker_without_data_are_made_by_others(job):
     model = compiled()
     training = training_of(job, model)
