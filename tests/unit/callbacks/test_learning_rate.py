@@ -29,6 +29,15 @@ def test_the_rate_is_scaled_before_the_first_step(fit, rates, rule, size, expect
     assert rates.values == [expected] * 4
 
 
+def test_a_second_fit_finds_it_scaled(fit, rates):
+    callback = LearningRateScale(size=8)
+    fit(callback, rates)
+    fit(callback, rates)
+    fit(LearningRateScale(size=8), rates)
+
+    assert rates.values == [0.8] * 12
+
+
 def test_a_recompiled_model_is_scaled_anew(compiled, fit, rates):
     callback = LearningRateScale(size=8)
     fit(callback, rates, steps=1)
@@ -152,6 +161,15 @@ def test_without_staircase_a_function_is_given_parts_of_epochs(fit, rates):
     assert rates.values == pytest.approx([0.1 * (1 + epoch) for epoch in given])
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_scaled_rate_is_multiplied_in_any_order(fit, rates, order):
+    both = [LearningRateScale(size=4), LearningRateSchedule(0.5)][::order]
+    fit(*both, rates, steps=1, epochs=3)
+    fit(*both, rates, steps=1, epochs=3, initial_epoch=1)
+
+    assert rates.values == [0.4, 0.2, 0.1, 0.2, 0.1]
+
+
 @pytest.mark.parametrize("is_scheduled", [False, True])
 @pytest.mark.parametrize("correction", [True, False])
 def test_the_velocity_is_corrected_as_in_the_paper(
@@ -187,6 +205,21 @@ def test_data_of_unknown_length_is_refused(model):
         r"Received: steps_per_epoch=None, .* Give steps_per_epoch to the callback\.$",
     ):
         model.fit(batches(), callbacks=[schedule], verbose=0)
+
+
+def horovods(rate, size, epochs, steps):
+    """Return the rate of each step of a warm-up, as Horovod has it, and one more."""
+    epoch = np.arange(epochs * steps) / steps + 1.0 / steps
+    return [*(rate / size * (epoch * (size - 1) / epochs + 1)), rate]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_each_step_has_the_rate_of_horovod_s_formula(fit, rates, order):
+    both = [LearningRateScale(size=8), LearningRateWarmup(warmup_epochs=2)][::order]
+    fit(*both, rates, steps=3, epochs=3)
+
+    expected = horovods(0.8, size=8, epochs=2, steps=3)
+    np.testing.assert_allclose(rates.values, [*expected, 0.8, 0.8], rtol=1e-5)
 
 
 def test_ranks_with_different_rates_are_refused(on_ranks):

@@ -35,6 +35,38 @@ def test_the_chief_s_callback_is_called_in_two_fits(fit):
     assert callback.params["epochs"] == 2
 
 
+def alone(name, own):
+    """Exchange with another rank, which decides nothing."""
+    return [own, None]
+
+
+def test_other_ranks_never_see_the_model(model, fit, horovod):
+    """What the chief has decided there, holds here too."""
+    horovod(1, exchange=lambda name, own: [[True, [0.25]], None])
+    callback = Noting()
+    history = fit(RankZero(callback), epochs=3)
+
+    assert callback.seen == []
+    assert len(history["loss"]) == 1
+    assert float(model.optimizer.learning_rate.numpy()) == 0.25
+
+
+def test_what_the_chief_decides_in_a_batch_waits_for_the_epoch_s_end(
+    model, fit, horovod, rates
+):
+    class Stopping(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            self.model.stop_training = True
+            self.model.optimizer.learning_rate = 0.25
+
+    horovod(0, exchange=alone)
+    history = fit(RankZero(Stopping()), rates, steps=3, epochs=2)
+
+    assert rates.values == [0.1, 0.1, 0.1]
+    assert len(history["loss"]) == 1
+    assert float(model.optimizer.learning_rate.numpy()) == 0.25
+
+
 def test_what_was_decided_in_a_fit_that_was_interrupted_is_forgotten(
     model, fit, horovod, rates
 ):
@@ -51,7 +83,7 @@ def test_what_was_decided_in_a_fit_that_was_interrupted_is_forgotten(
                 self.is_first = False
                 raise KeyboardInterrupt
 
-    horovod(0, exchange=lambda name, own: [own, None])
+    horovod(0, exchange=alone)
     wrapped = RankZero(Interrupted())
     with pytest.raises(KeyboardInterrupt):
         fit(wrapped, steps=2)

@@ -1,4 +1,6 @@
-"""Ranks that are threads of one process; tests/distributed has their trainings."""
+"""Ranks that are threads of one process."""
+
+import random
 
 import pytest
 import tensorflow as tf
@@ -7,11 +9,46 @@ from tfdist.compat.undo import undone
 from tfdist.first_step.simulation import OutOfStep, SimulatedRanks
 
 
-def simulate(function):
-    """Run a function of (collective, rank) on two ranks."""
+def simulate(function, variables=()):
+    """Run a function of (collective, rank) on two ranks; what they assign is undone."""
+    before = [variable.numpy().tolist() for variable in variables]
     with undone() as assignments:
         ranks = SimulatedRanks(2, assignments)
-        return ranks.run(lambda rank: function(ranks.collectives[rank], rank))
+        results = ranks.run(lambda rank: function(ranks.collectives[rank], rank))
+    assert [variable.numpy().tolist() for variable in variables] == before
+    return results
+
+
+def test_ranks_see_their_own_values_of_variables():
+    kept, both = tf.Variable(1.0), tf.Variable([0.0, 0.0])
+
+    def step(collective, rank):
+        kept.assign_add(rank + 1.0)
+        (total,) = collective.all_reduce([kept.read_value()], name="total")
+        both.assign([total, kept])
+        collective.barrier()
+        return both.numpy().tolist()
+
+    assert simulate(step, [kept, both]) == [[5.0, 2.0], [5.0, 3.0]]
+
+
+def test_ranks_start_from_values_that_were_assigned_before():
+    variable = tf.Variable(1.0)
+    with undone() as assignments:
+        variable.assign(7.0)
+        ranks = SimulatedRanks(2, assignments)
+        found = ranks.run(lambda rank: float(variable.assign_add(float(rank))))
+
+    assert found == [7.0, 8.0]
+    assert float(variable) == 1.0
+
+
+def test_ranks_draw_the_same_numbers():
+    state = random.getstate()
+    found = simulate(lambda collective, rank: random.random())
+    random.setstate(state)
+
+    assert found == [random.random()] * 2
 
 
 def test_values_are_combined():

@@ -49,6 +49,38 @@ def test_what_travels_beside_needs_no_journey_of_its_own(
         assert sums[-1] == 4.0
 
 
+def test_compressed_gradients_travel_small_and_what_is_beside_as_it_is(on_ranks):
+    def reduce(collective):
+        sent = []
+        all_reduce = collective.all_reduce
+
+        def noting(tensors, reduction="sum", *, name):
+            sent.append([tensor.dtype.name for tensor in tensors])
+            return all_reduce(tensors, reduction, name=name)
+
+        collective.all_reduce = noting
+        gradients = [
+            tf.fill([2], 1 / 3),
+            None,
+            slices([[1 / 3, 1.0]], [1]),
+            tf.fill([2], tf.constant(1.0, tf.float64)),
+            tf.constant([2**24 + 1]),
+        ]
+        reducer = GradientReducer(collective, compression="fp16")
+        found = reducer.reduce(
+            GradientPlan(gradients), "g", beside=[tf.constant([1 / 3])]
+        )
+        return sent, found
+
+    third = float(np.float16(1 / 3))
+    for sent, found in on_ranks(3, reduce):
+        dense = ["float16", "float16"]
+        assert sent == [["float16"], ["float32"], ["int32"], dense]
+        assert found[1] is None
+        assert found[2].values.numpy().tolist() == [[third, 1.0]] * 3
+        np.testing.assert_allclose(found[5], [1.0], rtol=1e-7)
+
+
 @pytest.mark.parametrize(("compression", "journeys"), [("none", 4), ("bf16", 2)])
 def test_buckets_count_the_bytes_that_travel(on_ranks, compression, journeys):
     def reduce(collective):

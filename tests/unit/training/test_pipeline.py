@@ -1,12 +1,13 @@
 import threading
 from functools import partial
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfdist
 from tfdist.collectives.single import SingleCollective
-from tfdist.data.sharding import mark
+from tfdist.data.sharding import mark, split
 from tfdist.training.input import (
     own_part,
     shard_global,
@@ -77,6 +78,33 @@ def ragged_dataset():
 def sparse_dataset():
     values = tf.sparse.from_dense([[1, 0], [0, 0], [0, 2], [3, 4], [0, 0]])
     return tf.data.Dataset.from_tensor_slices(values).batch(3)
+
+
+@pytest.mark.parametrize("drop_remainder", [False, True])
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_constant_is_cut_by_no_rank_and_no_device(size, drop_remainder):
+    """It is as long as a last batch, or as what a rank gets of a batch."""
+    constant = np.arange(5)
+
+    def batches():
+        for x in whole(20, 15, drop_remainder=drop_remainder).as_numpy_iterator():
+            yield {"x": x, "z": constant}
+
+    lengths = [15, 5] if drop_remainder else [None, None]
+    spec = {
+        name: tf.TensorSpec([length], tf.int64)
+        for name, length in zip("xz", lengths, strict=True)
+    }
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=spec)
+    found = []
+    for rank in ranks_of(size):
+        rank.exchange = lambda name, value, joint: [value]
+        shards = shard_global(dataset, rank, lambda _: None, may_be_empty=True)
+        for shard in (part for one in shards for part in split(one, 2)):
+            assert shard.data["z"].numpy().tolist() == constant.tolist()
+            found += shard.data["x"].numpy()[: int(shard.own)].tolist()
+
+    assert sorted(found) == [*range(15 if drop_remainder else 20)]
 
 
 def unordered():

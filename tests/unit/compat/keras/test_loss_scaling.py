@@ -34,6 +34,21 @@ def compiled(optimizer, strategy=None, **options):
     return model
 
 
+@pytest.mark.parametrize("kind", [KERAS_S, LossScaleOptimizer])
+def test_the_finite_check_sees_the_gradients_of_all_ranks(twin, kind):
+    """Twice a finite gradient may be none."""
+    strategy = twin()
+    with strategy.scope():
+        variable = keras.Variable([1.0])
+        optimizer = kind(keras.optimizers.SGD(1.0), initial_scale=4.0)
+        optimizer.build([variable])
+    for gradient in (4.0, 3e38):
+        strategy.run(lambda g=gradient: optimizer.apply([tf.constant([g])], [variable]))
+
+    assert variable.numpy().tolist() == [1.0 - 2 * 4 / 4]
+    assert current_scale(optimizer) == 2.0
+
+
 # Several replicas of TensorFlow: one update, outside of them.
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.compat.keras.variables import lying_beside
+from tfdist.compat.keras.variables import is_seed_state, lying_beside
 from tfdist.compat.parameter_server import drawing_rows
 
 
@@ -18,6 +18,13 @@ def test_every_assignment_is_noted(rank, method):
     assert hooks.assigned == [variable]
     expected = {"assign": 2.0, "assign_add": 7.0, "assign_sub": 3.0}[method]
     assert float(found) == float(variable) == expected
+
+
+def test_states_of_random_layers_are_known_among_variables():
+    layers = [keras.layers.Dense(1), keras.layers.Dropout(0.5)]
+    model = keras.Sequential([keras.Input((1,)), *layers])
+
+    assert [*filter(is_seed_state, model.variables)] == [layers[1].seed_generator.state]
 
 
 # Places.

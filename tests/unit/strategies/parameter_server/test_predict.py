@@ -15,6 +15,12 @@ def model(job):
     return model
 
 
+def test_predictions_of_batches_are_joined_in_order(model):
+    found = model.predict_function([(X[:3],), (X[3:4],), (X[4:],)])
+
+    np.testing.assert_allclose(found, model(X), rtol=1e-6)
+
+
 def test_batches_are_begun_ahead_and_arrive_in_order(job, model):
     batches = BatchesAhead(tf.data.Dataset.from_tensor_slices((X,)).batch(1), model)
     waiting = job.coordinator.waiting = []
