@@ -211,8 +211,6 @@ def test_a_rank_with_hosts(build, variables_of, variables, options, task):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ("--workers a:1 --index=-1", "argument --index: it must be .* Received: -1. C"),
-        ("--workers a:1,A:1 --index 0", r"cluster.worker\[1\] has the same address as"),
         ("-H a --port-range 5001-5000", "argument --port/--port-range: .* 5001-5000. "),
         (
             "-H a:3 --index 0 --port-range 5000-5001",
@@ -253,7 +251,6 @@ def test_errors(options, error, folder, refusal):
 @pytest.mark.parametrize(
     ("variables", "options", "error"),
     [
-        ("", "mpi", "--from must be one of tfdist, tf_config, kubernetes, volcano, "),
         (
             SAGEMAKER,
             "sagemaker -H a,b --ps p:1 --port 1",

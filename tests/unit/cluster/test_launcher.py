@@ -13,6 +13,7 @@ from tfdist.cluster.launcher import (
     Launcher,
     ask_for_stacks,
     ask_for_status,
+    read_culprit,
     read_saved_step,
     read_status,
 )
@@ -38,6 +39,21 @@ def test_a_killed_process_leaves_its_last_step(tmp_path):
 
     assert done.returncode == -signal.SIGKILL
     assert read_saved_step(path) == 8
+
+
+def test_a_launcher_asks_for_stacks_and_hears_of_a_culprit(tmp_path, monkeypatch):
+    monkeypatch.setenv(PROGRESS_VARIABLE, str(tmp_path / "0"))
+    launcher = Launcher()
+    assert not launcher.asks_for_stacks()
+    assert read_culprit(tmp_path / "0") is None
+
+    question = ask_for_stacks(tmp_path / "0")
+    launcher.note_culprit(3)
+
+    assert launcher.asks_for_stacks()
+    assert not question.exists()
+    assert not launcher.asks_for_stacks()
+    assert read_culprit(tmp_path / "0") == 3
 
 
 def test_a_launcher_with_a_terminal_hears_how_far_the_chief_is(tmp_path, monkeypatch):
