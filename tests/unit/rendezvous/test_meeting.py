@@ -108,22 +108,6 @@ def test_a_rank_that_has_failed_waits_for_nobody_and_says_why(of_ranks, monkeypa
         lines[0].exchange("more", None)
 
 
-@pytest.mark.usefixtures("late_after_one_caller")
-def test_the_ranks_that_do_not_come_are_named(of_ranks):
-    ranks = of_ranks(4)
-    futures = [ranks.comes(rank) for rank in (0, 2)]
-
-    with pytest.raises(
-        TimeoutError,
-        match=r"Only 2 of 4 processes have answered the roll-call after 120 s\. "
-        r"Present: rank 5 \(process 70 on here\); rank 7 \(process 72 on there\)\. "
-        r"Missing: "
-        r"rank 6 \(process 71 on there\); rank 8 \(process 73 on there\)\. Let all "
-        r"hosts reach here by TCP, on any port\.",
-    ):
-        futures[0].result(SECONDS)
-
-
 def test_a_rank_zero_that_cannot_be_reached_is_named_with_the_reasons(of_ranks):
     future = of_ranks(2).comes(
         1, seconds=0.5, addresses=("127.0.0.1", "127.0.0.2"), port=9

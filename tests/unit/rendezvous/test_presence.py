@@ -11,7 +11,6 @@ from tfdist.launching.machine import free_ports
 from tfdist.rendezvous import presence
 from tfdist.rendezvous.presence import (
     Absence,
-    check_own_port,
     wait_for_chief,
     wait_for_servers,
     watch_chief,
@@ -36,7 +35,6 @@ def listen(address):
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
     monkeypatch.setattr(presence, "PROBE_SECONDS", 0.01)
-    monkeypatch.setattr(presence, "RETRY_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -58,43 +56,6 @@ def probes(monkeypatch):
         return probed
 
     return start
-
-
-def test_the_chief_goes_on_once_every_server_listens(probes):
-    cluster = make_cluster()
-    with ExitStack() as stack:
-        for address in cluster.ps + cluster.workers[:1]:
-            stack.enter_context(listen(address))
-        last = cluster.workers[1]
-        nothing = (lambda: None,) * 4
-        probed = probes(*nothing, lambda: stack.enter_context(listen(last)))
-
-        wait_for_servers(cluster, SECONDS)
-
-    assert sorted(probed[:3]) == sorted(cluster.workers + cluster.ps)
-    assert set(probed[3:]) == {last}, "who is present is not asked again"
-    assert len(probed) == 6
-    assert cluster.chief not in probed
-
-
-def test_the_chief_listens_while_it_waits_and_no_longer(probes):
-    cluster = make_cluster(workers=1)
-    met = []
-    with ExitStack() as stack:
-        stack.enter_context(listen(cluster.ps[0]))
-
-        def look_and_come():
-            for _ in range(2):
-                wait_for_chief(cluster, SECONDS)
-                met.append("the chief")
-            stack.enter_context(listen(cluster.workers[0]))
-
-        # The chief probes on threads of its own, and this on one of them.
-        probes(lambda: None, look_and_come)
-        wait_for_servers(cluster, SECONDS)
-
-        assert met == ["the chief"] * 2
-        listen(cluster.chief).close()
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -140,17 +101,6 @@ def test_who_waits_long_is_told_for_whom(monkeypatch, caplog, probes, is_late):
     )
 
 
-def test_a_server_goes_on_once_the_chief_listens(probes):
-    cluster = make_cluster(("worker", 1))
-    with ExitStack() as stack:
-        chief = cluster.chief
-        probed = probes(lambda: None, lambda: stack.enter_context(listen(chief)))
-
-        wait_for_chief(cluster, SECONDS)
-
-    assert probed == [chief] * 3
-
-
 def test_a_missing_chief_is_named():
     cluster = make_cluster(("ps", 0))
 
@@ -164,20 +114,6 @@ def test_a_missing_chief_is_named():
         rf"{re.escape(socket.gethostname())}\.",
     ):
         wait_for_chief(cluster, 0.1)
-
-
-def test_a_port_in_use_is_named():
-    cluster = make_cluster(("ps", 0))
-    with (
-        listen(cluster.address),
-        pytest.raises(
-            OSError,
-            match=r"cannot listen at its own address: .*in use.*Received: "
-            rf"ps 0 \({cluster.address}\)\. Stop what uses the port, or "
-            "give this task another one, on every process",
-        ),
-    ):
-        check_own_port(cluster)
 
 
 def test_a_chief_that_has_left_is_noticed(probes):

@@ -1,10 +1,11 @@
 import re
+import resource
 import socket
 import socketserver
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -51,6 +52,21 @@ def calls():
         for future in started:
             if future.exception(2 * SECONDS) is None:
                 future.result().close()
+
+
+@pytest.fixture
+def goes_on(calls):
+    """Start rank 0 of two; whatever happens in the block, rank 1 joins it after."""
+
+    @contextmanager
+    def begun(**options):
+        addresses = addresses_of(2)
+        chief = calls(addresses, 0, **options)
+        yield addresses
+        calls(addresses, 1, **options).result(SECONDS)
+        assert chief.result(SECONDS)
+
+    return begun
 
 
 def knock(address):
@@ -155,19 +171,6 @@ def test_other_hosts_may_come_by_both_protocols(host):
         door.accept()[0].close()
 
 
-def test_a_missing_chief_is_named_with_the_reason(calls):
-    addresses = addresses_of(2)
-    future = calls(addresses, 1, start_timeout_seconds=0.5)
-
-    with pytest.raises(
-        TimeoutError,
-        match=rf"rank 0 \(worker 0, {addresses[0]}\) has not answered the roll-call "
-        rf"after 0\.5 s: .*refused.*\. Present: rank 1 \(worker 1, {addresses[1]}\); "
-        "of the others nothing is known here. Check that each of the missing was",
-    ):
-        future.result(SECONDS)
-
-
 def test_another_program_at_the_address_of_the_chief_is_no_answer(calls):
     addresses = addresses_of(2)
     port = int(addresses[0].split(":")[1])
@@ -220,21 +223,18 @@ def test_different_clusters_are_an_error_on_all(calls):
             future.result(SECONDS)
 
 
-def test_a_process_of_another_run_is_sent_away_and_the_roll_call_goes_on(calls):
-    addresses = addresses_of(2)
-    chief = calls(addresses, 0, run_id="mine")
-    with pytest.raises(
-        RuntimeError,
-        match=rf"rank 0 \(worker 0, {addresses[0]}\) belongs to another run, or has "
-        r"another TFDIST_SECRET\. Received: no proof of it for rank 1 \(worker 1, "
-        rf"{addresses[1]}\), process \d+ on .*\. Give each run ports of its own, and "
-        "all processes of a run the same secret",
-    ):
-        calls(addresses, 1, run_id="other").result(SECONDS)
-
-    calls(addresses, 1, run_id="mine").result(SECONDS)
-
-    assert chief.result(SECONDS)
+def test_a_process_of_another_run_is_sent_away_and_the_roll_call_goes_on(
+    calls, goes_on
+):
+    with goes_on(run_id="mine") as addresses:
+        message = (
+            rf"rank 0 \(worker 0, {addresses[0]}\) belongs to another run, or has "
+            r"another TFDIST_SECRET\. Received: no proof of it for rank 1 \(worker 1, "
+            rf"{addresses[1]}\), process \d+ on .*\. Give each run ports of its own, "
+            "and all processes of a run the same secret"
+        )
+        with pytest.raises(RuntimeError, match=message):
+            calls(addresses, 1, run_id="other").result(SECONDS)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -260,53 +260,34 @@ def framed(body):
     "data",
     [
         b"GET / HTTP/1.1\r\n\r\n",
-        framed(b"\xff\xfe"),
         framed(b'{"kind": "hello"}'),
         framed(b"[" * 4000),
-        framed(b'{"nonce":' * 400),
         struct.pack("!I", 4097),
     ],
-    ids=["http", "no text", "no proof", "brackets", "braces", "large"],
+    ids=["http", "no proof", "brackets", "large"],
 )
-def test_a_stranger_does_not_end_the_roll_call(calls, data):
-    addresses = addresses_of(2)
-    chief = calls(addresses, 0)
-    with knock(addresses[0]) as stranger:
+def test_a_stranger_does_not_end_the_roll_call(goes_on, data):
+    with goes_on() as addresses, knock(addresses[0]) as stranger:
         assert receive(stranger, SECONDS)["kind"] == "challenge"
         stranger.sendall(data)
         assert is_hung_up(stranger)
 
-    calls(addresses, 1).result(SECONDS)
-
-    assert chief.result(SECONDS)
-
 
 @pytest.mark.parametrize("rank", [2, {}, None])
-def test_a_rank_that_does_not_exist_is_sent_away(calls, rank):
-    addresses = addresses_of(2)
-    chief = calls(addresses, 0)
-    with knock(addresses[0]) as caller:
+def test_a_rank_that_does_not_exist_is_sent_away(goes_on, rank):
+    with goes_on() as addresses, knock(addresses[0]) as caller:
         assert hello(caller)["proof"]
         confirm(caller, addresses, rank)
         assert is_hung_up(caller)
 
-    calls(addresses, 1).result(SECONDS)
 
-    assert chief.result(SECONDS)
-
-
-def test_who_does_not_know_the_secret_is_not_let_in(calls, monkeypatch):
+def test_who_does_not_know_the_secret_is_not_let_in(goes_on, monkeypatch):
     monkeypatch.setenv("TFDIST_SECRET", "ours")
-    addresses = addresses_of(2)
-    chief = calls(addresses, 0, run_id="run")
-    for secret in ("", "theirs", "\0run", "theirs\0run"):
-        with knock(addresses[0]) as stranger:
-            assert hello(stranger, secret) == {"kind": "present", "proof": ""}
-            assert is_hung_up(stranger)
-
-    calls(addresses, 1, run_id="run").result(SECONDS)
-
-    assert chief.result(SECONDS)
+    with goes_on(run_id="run") as addresses:
+        for secret in ("", "theirs", "\0run", "theirs\0run"):
+            with knock(addresses[0]) as stranger:
+                assert hello(stranger, secret) == {"kind": "present", "proof": ""}
+                assert is_hung_up(stranger)
 
 
 def test_a_stranger_at_the_address_of_rank_0_is_told_nothing(calls, monkeypatch):
@@ -328,32 +309,21 @@ def test_a_stranger_at_the_address_of_rank_0_is_told_nothing(calls, monkeypatch)
         caller.result(SECONDS)
 
 
-def test_a_crowd_of_strangers_holds_nobody_up(calls, monkeypatch):
+def test_a_crowd_of_strangers_holds_nobody_up(goes_on, monkeypatch):
     monkeypatch.setattr(handshake, "_UNPROVEN", 8)
-    addresses = addresses_of(2)
-    chief = calls(addresses, 0)
-    with ExitStack() as stack:
+    with ExitStack() as crowd, goes_on() as addresses:
         for _ in range(100):
-            stranger = stack.enter_context(knock(addresses[0]))
+            stranger = crowd.enter_context(knock(addresses[0]))
+            stranger.sendall(b"\0\0")
         assert receive(stranger, SECONDS)["kind"] == "challenge"
 
-        calls(addresses, 1).result(SECONDS)
 
-    assert chief.result(SECONDS)
-
-
-def test_a_silent_stranger_is_soon_hung_up_on(calls, monkeypatch):
-    monkeypatch.setattr(handshake, "_ACKNOWLEDGE_SECONDS", 0.1)
-    addresses = addresses_of(2)
-    chief = calls(addresses, 0)
-    with knock(addresses[0]) as stranger:
-        assert receive(stranger, SECONDS)["kind"] == "challenge"
-        assert is_hung_up(stranger)
-    monkeypatch.undo()
-
-    calls(addresses, 1).result(SECONDS)
-
-    assert chief.result(SECONDS)
+def test_a_silent_stranger_is_soon_hung_up_on(goes_on, monkeypatch):
+    with goes_on() as addresses, monkeypatch.context() as patched:
+        patched.setattr(handshake, "_ACKNOWLEDGE_SECONDS", 0.1)
+        with knock(addresses[0]) as stranger:
+            assert receive(stranger, SECONDS)["kind"] == "challenge"
+            assert is_hung_up(stranger)
 
 
 @pytest.mark.parametrize(
@@ -387,31 +357,18 @@ def test_the_secret_may_be_in_a_file(tmp_path):
     assert Launcher({}).secret() == ""
 
 
-def test_more_ranks_than_files_that_may_be_open_are_refused(monkeypatch):
-    changed = []
-    limits = (1000, 2000)
-    monkeypatch.setattr(presence.resource, "getrlimit", lambda which: limits)
-    monkeypatch.setattr(
-        presence.resource, "setrlimit", lambda which, given: changed.append(given)
-    )
-    presence.allow_open_files(1000, "A job needs files")
-    assert changed == []
-    presence.allow_open_files(1500, "A job needs files")
-    assert changed == [(1500, 2000)]
-    with pytest.raises(OSError, match=r"limit of 2000, where 2001 are needed\. Raise"):
-        presence.allow_open_files(2001, "A job needs files")
-
-
-def test_a_stranger_that_says_nothing_is_not_waited_for(calls):
-    addresses = addresses_of(2)
-    chief = calls(addresses, 0)
-    with knock(addresses[0]) as silent, knock(addresses[0]) as slow:
-        slow.sendall(b"\0\0")
-
-        calls(addresses, 1).result(SECONDS)
-
-        assert chief.result(SECONDS)
-    assert silent.fileno() == -1
+def test_more_ranks_than_files_that_may_be_open_are_refused():
+    before = _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most - 2, most))
+    try:
+        for count in (most - 2, most - 1):
+            presence.allow_open_files(count, "A job needs files")
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (count, most)
+        error = rf"limit of {most}, where {most + 1} are needed\. Raise"
+        with pytest.raises(OSError, match=error):
+            presence.allow_open_files(most + 1, "A job needs files")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_caller_that_goes_away_may_come_back(calls):
