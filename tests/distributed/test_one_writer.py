@@ -178,7 +178,10 @@ def test_what_the_chief_has_written_is_whole(written):
     import tensorflow as tf
 
     folder, (chief, _) = written
-    model = keras.models.load_model(folder / "0" / "model.keras")
+    loaded = keras.models.load_model(folder / "0" / "model.keras")
+    np.testing.assert_equal(loaded.get_weights(), chief["weights"])
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
     for name in ("manager/ckpt-3", "written/checkpoint"):
         checkpoint = tf.train.Checkpoint(model=model)
         checkpoint.restore(str(folder / "0" / name)).expect_partial()
