@@ -99,3 +99,11 @@ def test_an_optimizer_is_remade_with_those_inside_of_it():
     assert made.inner_optimizer._learning_rate is inner._learning_rate
     assert not made.inner_optimizer._use_weight_decay(keras.Variable(0.0, name="bias"))
     assert made.inner_optimizer._use_weight_decay(keras.Variable(0.0, name="kernel"))
+
+
+def test_an_argument_that_the_config_does_not_tell_is_not_lost_in_silence():
+    scaler = keras.optimizers.LossScaleOptimizer(Own(strength=2.0))
+
+    assert remake(Own(), Own).strength == 1.0
+    with pytest.raises(ValueError, match=r"Received: Own, .* differs in strength\."):
+        remake(scaler, type(scaler))
