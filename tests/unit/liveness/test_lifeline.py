@@ -53,6 +53,12 @@ class Line:
             if message["kind"] == kind:
                 return message
 
+    def join(self):
+        """Wait for the end of the thread that listens, which has read all."""
+        for thread in threading.enumerate():
+            if thread.name == "tfdist lifeline 1":
+                thread.join(SECONDS)
+
     def fail(self, kind="lost", text="rank 2 is gone"):
         send(self.hub, {"kind": "failure", "what": kind, "text": text})
         assert self.failed.wait(SECONDS)
@@ -116,19 +122,6 @@ def test_short_steps_are_judged_by_those_between_two_looks(line):
     line.lifeline.record = Record(times=times)
 
     assert line.hear("times")["times"]["step"] == 0.0002
-
-
-def test_an_exchange_sends_a_value_and_returns_those_of_all(line):
-    with ThreadPoolExecutor() as pool:
-        for number in range(2):
-            values = pool.submit(line.lifeline.exchange, "specs", [number])
-            asked = line.hear("exchange")
-            answer = {"kind": "values", "key": asked["key"], "values": ["a", [1]]}
-            send(line.hub, answer)
-
-            assert asked["value"] == [number]
-            assert asked["key"] == f'["specs", {number}]'
-            assert values.result(SECONDS) == ["a", [1]]
 
 
 def test_only_the_chief_gets_what_is_for_it(ranks):
@@ -222,10 +215,7 @@ def test_the_first_failure_is_told_once(line):
     send(line.hub, {"kind": "failure", "what": "lost", "text": "second"})
     line.hub.close()
 
-    # The listener has come to its end when it has read both.
-    for thread in threading.enumerate():
-        if thread.name == "tfdist lifeline 1":
-            thread.join(SECONDS)
+    line.join()
     assert line.texts == ["first"]
 
 
@@ -261,9 +251,7 @@ def say_goodbye(line):
 
 def test_work_without_rank_0_goes_on_after_its_end_until_it_is_needed(line):
     say_goodbye(line)
-    for thread in threading.enumerate():
-        if thread.name == "tfdist lifeline 1":
-            thread.join(SECONDS)
+    line.join()
 
     line.lifeline.check()
     assert line.lifeline.stops_here(True) is False

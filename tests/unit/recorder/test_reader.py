@@ -137,16 +137,6 @@ def write(tmp_path):
     return write
 
 
-def test_a_folder_is_read(tmp_path, write):
-    write(0)
-    write(1)
-
-    blackbox = read_folder(tmp_path)
-
-    assert blackbox.sentence.startswith("All ranks made the same 1 collectives.")
-    assert blackbox.notes == []
-
-
 def test_notes_name_what_is_missing_damaged_or_foreign(tmp_path, write):
     write(2, run="old", size=4)
     write(0)
