@@ -2,9 +2,11 @@
 
 import os
 import select
+from types import SimpleNamespace
 
 import pytest
 
+from tfdist.launching import console, events
 from tfdist.launching.job import ProcessSpec
 from tfdist.launching.process import GuardedProcess
 
@@ -87,3 +89,12 @@ def write_program(tmp_path):
 def ssh(write_program):
     """Return a command that takes ssh's place: its shell is on this machine."""
     return write_program("ssh", 'for line; do :; done\nexec sh -c "$line"')
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Return a clock that stands still until it is set."""
+    clock = SimpleNamespace(seconds=100.0)
+    for module in (console, events):
+        monkeypatch.setattr(module, "monotonic", lambda: clock.seconds)
+    return clock

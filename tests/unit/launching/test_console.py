@@ -7,7 +7,6 @@ import pty
 import threading
 import tty
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -25,14 +24,6 @@ from tfdist.launching.console import (
 )
 
 NO_WRAP, WRAP, ERASE, UP = b"\x1b[?7l", b"\x1b[?7h", b"\r\x1b[K", b"\x1b[A"
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """Return a clock that stands still until it is set."""
-    clock = SimpleNamespace(seconds=100.0)
-    monkeypatch.setattr("tfdist.launching.console.monotonic", lambda: clock.seconds)
-    return clock
 
 
 @pytest.fixture
@@ -96,11 +87,10 @@ def test_lines_are_printed_where_python_prints(capsys):
     assert capsys.readouterr() == ("[3] line \ufffd\n", "notice\n")
 
 
-def test_a_stream_without_a_character_gets_a_mark_in_its_place(monkeypatch):
+def test_a_stream_without_a_character_gets_a_mark_in_its_place():
     stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
-    monkeypatch.setattr("sys.stdout", stream)
-
-    Console(tag=True, by_print=True).show(STDOUT, "3", ["é ━\n".encode()])
+    with contextlib.redirect_stdout(stream):
+        Console(tag=True, by_print=True).show(STDOUT, "3", ["é ━\n".encode()])
 
     assert stream.buffer.getvalue() == b"[3] \xe9 ?\n"
 

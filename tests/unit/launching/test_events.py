@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import threading
-from types import SimpleNamespace
 
 import pytest
 
@@ -105,16 +104,8 @@ def test_a_wake_up_is_read_in_order_and_dropped_after_the_end():
     assert wake_up.reading.fileno() == -1
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """Return a clock that stands still until it is set."""
-    clock = SimpleNamespace(seconds=0.0)
-    monkeypatch.setattr("tfdist.launching.events.monotonic", lambda: clock.seconds)
-    return clock
-
-
 def test_a_stage_replaces_the_last_one_and_others_stay(clock):
-    clock.seconds, called = 100.0, []
+    called = []
     timers = Timers()
     assert timers.seconds_to_next() is None
 

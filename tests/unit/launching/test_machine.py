@@ -17,21 +17,7 @@ from tfdist.launching.machine import (
     is_this_machine,
     remove_left,
     share_near_gpu,
-    share_of_cores,
 )
-
-
-@pytest.mark.parametrize(
-    ("cores", "size", "shares"),
-    [
-        ([0, 1], 2, [(0,), (1,)]),
-        ([0, 1, 2, 3], 1, [(0, 1, 2, 3)]),
-        ([0, 1, 2, 3, 4], 3, [(0, 1), (2, 3), (4,)]),
-        ([0, 1], 3, [(), (), ()]),
-    ],
-)
-def test_shares(cores, size, shares):
-    assert [share_of_cores(cores, rank=r, size=size) for r in range(size)] == shares
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Bytes of the ranks, on the console and in log files."""
 
+import contextlib
 import io
 import json
 import os
@@ -22,20 +23,28 @@ def spec_of(rank, task=None, **env):
     return ProcessSpec(rank, ("/bin/true",), env, task=task)
 
 
-def pump_of(output, *writers, tasks=(), **env):
-    """Run a pump to its end; each writer gets the two descriptors of one rank."""
-    tasks = tasks or [None] * len(writers)
+@contextlib.contextmanager
+def running(output, *specs):
+    """Run a pump, which is at its end when the block is."""
     ended, failed = threading.Event(), threading.Event()
     pump = OutputPump(output, on_end=ended.set, on_error=failed.set)
-    for rank, write in enumerate(writers):
-        pump.open(spec_of(rank, tasks[rank], **env))
-        write(*pump.ends_of(rank))
+    for spec in specs:
+        pump.open(spec)
     pump.start()
-    for rank in range(len(writers)):
-        pump.end(rank)
+    yield pump
+    for spec in specs:
+        pump.end(spec.rank)
     assert ended.wait(SECONDS)
     pump.close()
     assert failed.is_set() == (pump.error is not None)
+
+
+def pump_of(output, *writers, **env):
+    """Run a pump to its end; each writer gets the two descriptors of one rank."""
+    specs = [spec_of(rank, **env) for rank in range(len(writers))]
+    with running(output, *specs) as pump:
+        for rank, write in enumerate(writers):
+            write(*pump.ends_of(rank))
     return pump
 
 
@@ -62,53 +71,43 @@ def test_each_line_is_an_object_on_stdout_and_in_the_file(capfd, tmp_path):
     assert all(datetime.fromisoformat(one.pop("time")).tzinfo for one in objects)
     place = {"host": platform.node(), "attempt": 2}
     assert objects.count({"rank": 0, **place, "stream": "stdout", "text": "20 %"}) == 1
-    texts = {
-        stream: [
-            one["text"]
-            for one in objects
-            if (one["rank"], one["stream"]) == (1, stream)
-        ]
-        for stream in ("stdout", "stderr")
-    }
+    texts = {"stdout": [], "stderr": []}
+    for one in objects:
+        if one["rank"] == 1:
+            texts[one["stream"]].append(one["text"])
     assert texts["stdout"] == ["3 of 3", "\x1b[1mbold\0", "", "end"]
     error = (ERROR % 0).decode().splitlines()
     assert texts["stderr"] == [*error[:3], error[4], "oh\ufffd \u2028"]
     log = (tmp_path / "rank.1.restart2.log").read_text().splitlines()
-    assert [
-        one["text"] for one in map(json.loads, log) if one["stream"] == "stderr"
-    ] == [
-        *error,
-        "oh\ufffd \u2028",
-    ]
+    logged = [one["text"] for one in map(json.loads, log) if one["stream"] == "stderr"]
+    assert logged == [*error, "oh\ufffd \u2028"]
 
 
-def test_one_state_of_a_progress_bar_in_ten_seconds_is_an_object(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("tfdist.launching.console.monotonic", lambda: now[0])
+def test_one_state_of_a_progress_bar_in_ten_seconds_is_an_object(clock):
     records = Records(spec_of(2, Task("worker", 1)), 0)
     kept = []
-    for now[0] in (9.0, 10.0, 11.0, 20.0):
-        kept += records.select(STDOUT, [b"\b\r", b"%d\r" % now[0], b"line\n"])
+    for clock.seconds in (109.0, 110.0, 111.0, 120.0):
+        kept += records.select(STDOUT, [b"\b\r", b"%d\r" % clock.seconds, b"line\n"])
     [first, *_] = records.format(STDOUT, kept)
 
-    assert kept == [b"line\n", b"10\r", b"line\n", b"line\n", b"20\r", b"line\n"]
+    assert kept == [b"line\n", b"110\r", b"line\n", b"line\n", b"120\r", b"line\n"]
     assert json.loads(first)["task"] == "worker 1"
 
 
-def test_the_launcher_has_objects_of_its_own(capfd):
-    ended = threading.Event()
-    output = Output(is_json=True)
-    pump = OutputPump(output, on_end=ended.set, on_error=lambda: None)
-    pump.open(spec_of(0))
-    pump.start()
-    pump.announce("news")
-    pump.end(0)
-    assert ended.wait(SECONDS)
-    pump.close()
+@pytest.mark.parametrize("is_json", [False, True])
+def test_the_launcher_has_lines_of_its_own(is_json, capfd):
+    with running(Output(is_json=is_json), spec_of(0)) as pump:
+        pump.announce("news")
+        os.write(pump.ends_of(0)[1], b"text\n")
 
-    [line] = capfd.readouterr().out.splitlines()
-    found = json.loads(line)
-    assert (found["rank"], found["stream"], found["text"]) == (None, "launcher", "news")
+    out, err = capfd.readouterr()
+    assert pump.tail(0) == ("text",)
+    if is_json:
+        found = [json.loads(line) for line in out.splitlines()]
+        said = {(one["rank"], one["stream"], one["text"]) for one in found}
+        assert said == {(None, "launcher", "news"), (0, "stderr", "text")}
+    else:
+        assert sorted(err.splitlines()) == ["[0] text", "news"]
 
 
 def test_the_tail_holds_the_last_lines_with_text():
@@ -157,48 +156,20 @@ def test_a_console_without_a_reader_is_an_error(capfd):
 
 
 def test_who_takes_the_place_of_a_rank_writes_to_the_same_end():
-    ended = threading.Event()
-    pump = OutputPump(Output(console=False), on_end=ended.set, on_error=lambda: None)
-    pump.open(spec_of(0))
-    pump.open(spec_of(1))
-    pump.start()
-    os.write(pump.ends_of(0)[0], b"first\n")
-    pump.end(1)
-    os.write(pump.ends_of(0)[0], b"second\n")
-    assert not ended.is_set()
-    pump.end(0)
+    with running(Output(console=False), spec_of(0)) as pump:
+        for line in (b"first\n", b"second\n"):
+            os.write(pump.ends_of(0)[0], line)
 
-    assert ended.wait(SECONDS)
     assert pump.tail(0) == ("first", "second")
-    pump.close()
 
 
-def test_a_closed_stream_of_python_ends_no_thread(monkeypatch):
+def test_a_closed_stream_of_python_ends_no_thread():
     closed = io.StringIO()
     closed.close()
-    monkeypatch.setattr("sys.stdout", closed)
-
-    pump = pump_of(Output(by_print=True), rank_1)
+    with contextlib.redirect_stdout(closed):
+        pump = pump_of(Output(by_print=True), rank_1)
 
     assert str(pump.error) == "I/O operation on closed file."
-
-
-def test_the_launcher_has_lines_of_its_own(capfd):
-    def write(stdout, stderr):
-        os.write(stderr, b"text\n")
-
-    ended = threading.Event()
-    pump = OutputPump(Output(), on_end=ended.set, on_error=lambda: None)
-    pump.open(spec_of(0))
-    pump.start()
-    pump.announce("news")
-    write(*pump.ends_of(0))
-    pump.end(0)
-
-    assert ended.wait(SECONDS)
-    pump.close()
-    assert sorted(capfd.readouterr().err.splitlines()) == ["[0] text", "news"]
-    assert pump.tail(0) == ("text",)
 
 
 ERROR = (
@@ -222,12 +193,8 @@ def test_the_last_error_is_its_message_without_the_stack():
 
     message = "RuntimeError: rank 0 is late.", "  Start it again."
     assert pump.last_error(0) == message
-    assert pump.last_error(1) == (
-        *message,
-        *("0", "1", "2"),
-        "...",
-        *map(str, range(15, 20)),
-    )
+    last = map(str, range(15, 20))
+    assert pump.last_error(1) == (*message, "0", "1", "2", "...", *last)
     assert pump.last_error(2) == ()
 
 
@@ -293,24 +260,17 @@ def test_a_full_disk_does_not_end_the_job(capfd, tmp_path):
 
 def test_a_file_of_a_job_that_runs_is_refused_and_kept(tmp_path):
     output = Output(console=False, directory=tmp_path)
-    ended = threading.Event()
-    first = OutputPump(output, on_end=ended.set, on_error=lambda: None)
-    first.open(spec_of(0))
-    first.start()
-    os.write(first.ends_of(0)[0], b"first\n")
-
-    second = OutputPump(output, on_end=lambda: None, on_error=lambda: None)
     text = (
         "Each job needs a folder of its own for its log files. Received: "
         f"{tmp_path}/rank.0.log, to which a job writes that still runs. Choose another "
         "folder."
     )
-    with pytest.raises(ValueError, match=re.escape(text)):
-        second.open(spec_of(0))
-    second.close()
-    first.end(0)
-    assert ended.wait(SECONDS)
-    first.close()
+    with running(output, spec_of(0)) as first:
+        os.write(first.ends_of(0)[0], b"first\n")
+        second = OutputPump(output, on_end=lambda: None, on_error=lambda: None)
+        with pytest.raises(ValueError, match=re.escape(text)):
+            second.open(spec_of(0))
+        second.close()
 
     assert (tmp_path / "rank.0.log").read_text() == "first\n"
     pump_of(output, rank_1)

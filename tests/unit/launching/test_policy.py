@@ -70,16 +70,12 @@ def test_the_chief_fails_for_want_of_the_others_and_not_they_for_it(failed, susp
 
 
 def test_a_worker_that_fails_is_started_again():
-    assert decisions((2, -9), (1, 3)) == [
-        (
-            Action.START_AGAIN,
-            "worker 1 was killed by SIGKILL (signal 9); it is started again (1 of 2).",
-        ),
-        (
-            Action.START_AGAIN,
-            "worker 0 failed with exit code 3; it is started again (2 of 2).",
-        ),
-    ]
+    killed = "worker 1 was killed by SIGKILL (signal 9); it is started again (1 of 2)."
+    failed = "worker 0 failed with exit code 3; it is started again (2 of 2)."
+
+    found = decisions((2, -9), (1, 3))
+
+    assert found == [(Action.START_AGAIN, killed), (Action.START_AGAIN, failed)]
 
 
 def test_when_restarts_are_used_up_the_run_goes_on_while_a_worker_is_left():

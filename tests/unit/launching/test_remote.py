@@ -255,26 +255,6 @@ def test_streams_stay_apart_and_whole(start):
     assert rank.wait() == 0
 
 
-def test_a_kill_takes_all_with_it(start, assert_ends):
-    rank = start("sleep 1000 & echo $! $$; wait")
-    child, own = map(int, rank.printed.readline().split())
-
-    rank.process.send(signal.SIGKILL)
-
-    assert rank.wait() == -9
-    for pid in (child, own):
-        assert_ends(pid)
-
-
-def test_a_rank_may_be_replaced(start):
-    first = start("exit 3")
-    assert first.wait() == 3
-    first.process.hang_up()
-    first.process.wait()
-
-    assert start("exit 4").wait() == 4
-
-
 def test_signals_reach_their_rank_after_its_start(start):
     ranks = [start(f"trap 'exit {n}' TERM; kill $$", n) for n in range(3)]
     asleep = [start("exec sleep 1000", 3 + n) for n in range(3)]

@@ -55,11 +55,6 @@ def test_exit_code(result, code):
             "rank 0 was still running and was ended.",
         ),
         (
-            RunResult(TWO, "timeout", "60", ended_ranks=(0, 1)),
-            "the run did not end within 60 s; "
-            "ranks 0 and 1 were still running and were ended.",
-        ),
-        (
             RunResult(SIX, "signal", "SIGINT", ended_ranks=(0, 2, 5)),
             "SIGINT ended the run; ranks 0, 2 and 5 were still running and were ended.",
         ),
