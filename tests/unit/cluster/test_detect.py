@@ -72,9 +72,9 @@ OF_TRAINER = env_of("PET_NODE_RANK=1 PET_NNODES=2 PET_MASTER_ADDR=a-node-0-0.a")
 SERVICES = [IN_A_POD, ON_VERTEX, ON_SAGEMAKER, OF_VOLCANO, OF_TRAINER, OF_TONY]
 ALONE = {"TF_CONFIG": "{}"}
 ONE = {"TF_CONFIG": dumps(Cluster(workers=("127.0.0.1:1",)))}
-PS = {
-    "TF_CONFIG": dumps(Cluster(workers=("a:1",), ps=("b:1",), task=Task("ps", 0))),
-}
+PS = {"TF_CONFIG": dumps(Cluster(workers=("a:1",), ps=("b:1",), task=Task("ps", 0)))}
+ROLES = {"chief": "a:1", "workers": ("a:2", "b:1"), "ps": ("b:2",)}
+CHIEF = {"TF_CONFIG": dumps(Cluster(**ROLES, task=Task("chief", 0)))}
 
 
 @pytest.mark.parametrize("env", [{}, {"TF_CONFIG": " "}, ALONE])
@@ -317,10 +317,7 @@ def test_the_public_facts_are_read_at_every_call(monkeypatch):
     with pytest.raises(ValueError, match="^Only the chief and the workers have a rank"):
         tfdist.rank()
     # The chief of parameter servers does not train.
-    chief = Cluster(
-        chief="a:1", workers=("a:2", "b:1"), ps=("b:2",), task=Task("chief", 0)
-    )
-    monkeypatch.setenv("TF_CONFIG", dumps(chief))
+    monkeypatch.setenv("TF_CONFIG", CHIEF["TF_CONFIG"])
     assert facts() == (0, 2, 0, 2, True)
 
 
@@ -329,12 +326,9 @@ def test_ranks_that_would_try_trials_of_their_own_are_refused():
 
     assert detect_membership(tuner).size == 1
     # The chief alone runs the search.
-    chief = Cluster(
-        chief="a:1", workers=("a:2", "b:1"), ps=("b:2",), task=Task("chief", 0)
-    )
-    assert detect_membership({"TF_CONFIG": dumps(chief)} | tuner).size == 3
+    assert detect_membership(CHIEF | tuner).size == 3
     with pytest.raises(ValueError, match=r"Received: KERASTUNER_TUNER_ID=worker0 in a"):
-        detect_membership({"TF_CONFIG": dumps(TWO)} | tuner)
+        detect_membership(TF_CONFIG | tuner)
 
 
 def test_importing_the_package_loads_nothing_slow():

@@ -114,25 +114,20 @@ def test_a_gpu_without_a_known_node_has_no_cores_near_it(numa_node, write):
 
 
 @pytest.mark.parametrize(
-    ("files", "options"),
+    ("files", "model", "options"),
     [
         # A container has one of the two.
-        (1, {}),
-        (0, {}),
+        (1, (), {}),
+        (0, (), {}),
         # Of AMD.
-        (2, {"vendor": "0x1002"}),
+        (2, (), {"vendor": "0x1002"}),
+        # Several models have another order.
+        (2, ("0x1fb1",), {}),
     ],
 )
-def test_gpus_of_which_cuda_may_number_others(files, options, write):
-    root = write(
-        ("0000:1a:00.0", GPU, 0), ("0000:b1:00.0", GPU, 1), files=files, **options
-    )
-
-    assert cores_of_gpus(CORES, root) == ()
-
-
-def test_gpus_of_several_models_have_another_order(write):
-    root = write(("0000:1a:00.0", VGA, 0, "0x1fb1"), ("0000:b1:00.0", GPU, 1), files=2)
+def test_gpus_of_which_cuda_may_number_others(files, model, options, write):
+    devices = ("0000:1a:00.0", VGA, 0, *model), ("0000:b1:00.0", GPU, 1)
+    root = write(*devices, files=files, **options)
 
     assert cores_of_gpus(CORES, root) == ()
 

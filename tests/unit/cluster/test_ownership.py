@@ -61,12 +61,6 @@ def test_a_pool_whose_processes_take_the_rank_again_ends_the_owner(run, method):
     assert "Traceback" not in done.stderr
 
 
-def test_forked_processes_that_take_no_rank_are_free(run):
-    done = run(POOL, "fork")
-
-    assert (done.returncode, done.stdout) == (0, "[0, 1, 4, 9]\n")
-
-
 def test_another_program_that_takes_the_rank_ends_the_owner(run):
     done = run(AGAIN)
 
