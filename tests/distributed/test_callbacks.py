@@ -85,7 +85,7 @@ def logs_of(model, folder, rows, batch, validated):
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory):
-    """What two ranks of a strategy have logged, and the folder of their files."""
+    """The logs of two ranks of a strategy, and the folder of their files."""
     folder = tmp_path_factory.mktemp("together")
     ranks = tfdist.testing.cluster(
         under_strategy, args=(str(folder),), timeout_seconds=SECONDS

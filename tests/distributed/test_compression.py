@@ -43,7 +43,7 @@ def trained(strategy):
         )
         model.compile(optimizer, "mse")
     # The last batch is short, so that the ranks' shares differ.
-    model.fit(words, labels, batch_size=20, epochs=2, shuffle=False, verbose=0)
+    model.fit(words, labels, batch_size=20, epochs=6, shuffle=False, verbose=0)
     return model.get_weights()
 
 
@@ -69,16 +69,66 @@ def custom_loops(strategy):
     import tensorflow as tf
 
     own = 1.0 + tfdist.rank()
+    gradients = {
+        "largest": tf.fill([3], LARGEST),
+        "small": tf.fill([3], 2.0**-20 * own),
+        "too large": tf.constant([1e6, -1e6, own]),
+    }
     with strategy.scope():
-        plain = keras.optimizers.SGD(1.0)
+        plain = {name: keras.optimizers.SGD(1.0) for name in gradients}
         scaled = keras.optimizers.LossScaleOptimizer(
             keras.optimizers.SGD(1.0), initial_scale=1024.0
         )
-    too_large = tf.constant([1e6, -1e6, own])
+    found = {
+        name: summed(strategy, gradient, plain[name])
+        for name, gradient in gradients.items()
+    }
+    found["skipped"] = summed(strategy, gradients["too large"], scaled)
+    found["scale"] = float(scaled.dynamic_scale)
+    return found
+
+
+def types_sent(collective, name):
+    """Return the types of the collective operations in a graph."""
+    import tensorflow as tf
+
+    from tfdist.compat.keras.hooks import GradientPlan
+    from tfdist.gradients.reducer import GradientReducer
+
+    reducer = GradientReducer(collective, compression=name)
+    double = tf.zeros([2], tf.float64)
+
+    @tf.function
+    def reduce(gradient):
+        plan = GradientPlan([gradient, double])
+        return reducer.reduce(plan, "types", beside=[tf.ones([2])])
+
+    operations = reduce.get_concrete_function(tf.TensorSpec([5])).graph.get_operations()
+    return sorted(
+        op.get_attr("T").name for op in operations if op.type.startswith("Collective")
+    )
+
+
+def reduced(collective, name):
+    """Sum gradients of several types, as they are."""
+    import tensorflow as tf
+
+    from tfdist.compat.keras.hooks import GradientPlan
+    from tfdist.gradients.reducer import GradientReducer
+
+    rank = collective.rank
+    random = tf.random.stateless_normal([100_000], [rank, 7])
+    gradients = [
+        random,
+        tf.constant([2**24 + 1 + rank, -(2**31) + 10 * rank]),
+        tf.IndexedSlices(random[:2], tf.constant([rank, 5], tf.int64), [9]),
+    ]
+    reducer = GradientReducer(collective, compression=name)
+    total, integers, rows = reducer.reduce(GradientPlan(gradients), "several types")
     return {
-        "largest": summed(strategy, tf.fill([3], LARGEST), plain),
-        "skipped": summed(strategy, too_large, scaled),
-        "scale": float(scaled.dynamic_scale),
+        "total": total.numpy(),
+        "integers": integers.numpy().tolist(),
+        "rows": (rows.indices.numpy().tolist(), rows.values.numpy()),
     }
 
 
@@ -128,6 +178,8 @@ def compress():
             "weights": weights,
             "bits": bits_of(weights),
             "loops": custom_loops(strategy),
+            "types": types_sent(collective, name),
+            "reduced": reduced(collective, name),
         }
     with tempfile.TemporaryDirectory() as folder:
         found["powersgd"] = resumed(collective, folder)
@@ -140,8 +192,8 @@ def ranks():
     return tfdist.testing.cluster(compress, timeout_seconds=1200).values
 
 
-# Each of five updates rounds the sum of two numbers to so many bits; momentum adds them
-# up, and the model makes the difference at most as much larger again.
+# Each of 15 updates rounds the sum of two numbers to so many bits; momentum adds up
+# ten of them, and the model makes the difference at most as much larger again.
 @pytest.mark.parametrize(("name", "tolerance"), [("fp16", 2e-3), ("bf16", 2e-2)])
 def test_training_stays_close_to_that_with_whole_gradients(ranks, name, tolerance):
     largest = 0.0
@@ -156,6 +208,52 @@ def test_training_stays_close_to_that_with_whole_gradients(ranks, name, toleranc
 @pytest.mark.parametrize("name", NAMES)
 def test_all_ranks_have_the_same_bits(ranks, name):
     assert len({its[name]["bits"] for its in ranks}) == 1
+    assert len({its[name]["reduced"]["total"].tobytes() for its in ranks}) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "types"),
+    [
+        ("none", ["float32", "float64"]),
+        ("fp16", ["float16", "float32"]),
+        ("bf16", ["bfloat16", "float32"]),
+    ],
+)
+def test_two_bytes_an_element_are_sent(ranks, name, types):
+    for its in ranks:
+        assert its[name]["types"] == types
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sums_are_those_of_the_gradients_to_the_precision_of_the_type(ranks, name):
+    total = ranks[0][name]["reduced"]["total"]
+    exact = ranks[0]["none"]["reduced"]["total"]
+
+    # Each number is rounded once, and each sum of two.
+    np.testing.assert_allclose(
+        total, exact, rtol=0, atol=20 * len(ranks) * 2.0 ** -BITS[name]
+    )
+    assert (total.dtype, total.shape) == (np.float32, (100_000,))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_integers_are_untouched(ranks, name):
+    size = len(ranks)
+    others = sum(range(size))
+    wrapped = (-(2**31) * size + 10 * others + 2**31) % 2**32 - 2**31
+
+    for its in ranks:
+        integers = its[name]["reduced"]["integers"]
+        assert integers == [(2**24 + 1) * size + others, wrapped]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_of_sparse_gradients_are_rounded_and_kept(ranks, name):
+    for its in ranks:
+        indices, rows = its[name]["reduced"]["rows"]
+        exact = its["none"]["reduced"]["rows"][1]
+        assert indices == [i for rank in range(len(ranks)) for i in (rank, 5)]
+        np.testing.assert_allclose(rows, exact, rtol=2.0 ** -BITS[name])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -164,6 +262,24 @@ def test_a_sum_of_large_gradients_does_not_overflow(ranks, name):
     for its in ranks:
         assert its[name]["loops"]["largest"] == pytest.approx(
             [-size * LARGEST] * 3, rel=size * 2.0 ** -BITS[name]
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_small_gradients_count(ranks, name):
+    total = sum(range(1, len(ranks) + 1)) * 2.0**-20
+    for its in ranks:
+        assert its[name]["loops"]["small"] == [-total] * 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_type_cannot_hold_is_infinite(ranks, name):
+    size = len(ranks)
+    million = float("inf") if name == "fp16" else size * 1e6
+    others = sum(range(1, size + 1))
+    for its in ranks:
+        assert its[name]["loops"]["too large"] == pytest.approx(
+            [-million, million, -others], rel=size * 2.0 ** -BITS[name]
         )
 
 

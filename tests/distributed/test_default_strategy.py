@@ -47,8 +47,8 @@ def test_several_processes_train_a_script_as_one_does(script, tmp_path):
     assert said.startswith("PASS: 2 processes train "), said
 
 
-def test_the_scripts_are_eight():
-    assert len(SCRIPTS) == 8
+def test_the_scripts_are_ten():
+    assert len(SCRIPTS) == 10
 
 
 @SLOW

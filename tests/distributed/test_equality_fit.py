@@ -1,5 +1,7 @@
 """The equality matrix: every way to call `fit`, and to say what a step is."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from equality_matrix import everywhere
@@ -9,6 +11,7 @@ from equality_models import (
     compiled,
     data,
     fitting,
+    functional,
     in_float32,
     optimizer,
     sequential,
@@ -79,6 +82,11 @@ def two_of_everything():
 def inputs_and_outputs(x, y, **more):
     x = {"one": x[:, :4], "other": x[:, 4:]}
     return {**arrays(x, {"kind": y, "size": x["one"][:, :2]}), **more}
+
+
+def weights_by_output(x, y):
+    weights = np.linspace(0.0, 2.0, len(x))
+    return inputs_and_outputs(x, y, sample_weight={"kind": weights, "size": weights**2})
 
 
 BY_OUTPUT = {
@@ -154,6 +162,19 @@ def with_steps_of_its_own(returns):
     return make
 
 
+def with_loss_of_its_own():
+    """A `compute_loss` that knows of no strategy."""
+    import keras
+
+    class Custom(keras.Sequential):
+        def compute_loss(
+            self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+        ):
+            return keras.ops.mean((keras.ops.cast(y, y_pred.dtype) - y_pred) ** 4)
+
+    return Custom(sequential().layers)
+
+
 def parts_of(batch):
     """Return the rows of a batch that are this rank's; unequal parts."""
     bounds = {
@@ -187,6 +208,69 @@ def whole_batches(strategy):
     return found
 
 
+def not_trained(strategy):
+    """Evaluation and prediction alone, of batches in which some ranks have no row."""
+    x, y = data(97)
+    with strategy.scope():
+        model = compiled(sequential(), metrics=["accuracy", "auc"])
+    options = {"batch_size": 32, "verbose": 0}
+    return {
+        "evaluate": model.evaluate(x, y, return_dict=True, **options),
+        "again": model.evaluate(x, y, return_dict=True, **options),
+        "predict": model.predict(x, **options),
+    }
+
+
+def several_calls(strategy):
+    """`fit` again and again, evaluations between, and a model compiled anew."""
+    x, y = data()
+    with strategy.scope():
+        model = compiled(sequential(), metrics=["mse"])
+    first = model.fit(**arrays(x, y), verbose=0).history
+    evaluated = model.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True)
+    second = model.fit(x[:33], y[:33], batch_size=7, verbose=0).history
+    with strategy.scope():
+        compiled(model, optimizer("SGD", 0.1))
+    history = model.fit(**arrays(x, y), verbose=0)
+    return {**state(model, history), "before": [first, evaluated, second]}
+
+
+def custom_loop(strategy):
+    """A loop as tf.distribute's guide writes it."""
+    import keras
+    import tensorflow as tf
+
+    # Other ranks start from other weights, and must not go on from them.
+    keras.utils.set_random_seed(1 + tfdist.rank())
+    x, y = data(floatx=keras.config.floatx())
+    with strategy.scope():
+        model = functional()
+        adam = keras.optimizers.Adam(0.01)
+        adam.build(model.trainable_variables)
+    loss_of = keras.losses.BinaryCrossentropy(reduction="none")
+
+    @tf.function
+    def step(batch, rows):
+        def replica_step(x, y):
+            with tf.GradientTape() as tape:
+                losses = loss_of(y, model(x, training=True))
+                loss = tf.reduce_sum(losses) / tf.cast(rows, losses.dtype)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            adam.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        return strategy.reduce("SUM", strategy.run(replica_step, args=batch), axis=None)
+
+    whole = batches(x, y)
+    losses = [
+        step(batch, len(rows)).numpy()
+        for batch, (rows, _) in zip(
+            strategy.experimental_distribute_dataset(whole), whole, strict=True
+        )
+    ]
+    return {"weights": model.get_weights(), "history": losses}
+
+
 THEN = ("evaluate", "predict")
 MEASURED = {"metrics": ["accuracy", "auc"], "then": THEN}
 ROWS = {
@@ -203,11 +287,15 @@ ROWS = {
     "steps_per_epoch, data that runs out": fitting(feed=running_out),
     "steps_per_execution": fitting(steps_per_execution=3, then=THEN),
     "run_eagerly": fitting(run_eagerly=True, **MEASURED),
+    "jit_compile": fitting(jit_compile=True, **MEASURED),
     "jit_compile, clipped": fitting(
         jit_compile=True, optimizer=optimizer("SGD", 1.0, global_clipnorm=0.1)
     ),
     "several inputs and outputs": fitting(
         two_of_everything, inputs_and_outputs, **BY_OUTPUT
+    ),
+    "sample_weight by output": fitting(
+        two_of_everything, weights_by_output, **BY_OUTPUT
     ),
     "add_loss": fitting(with_added_loss),
     # Older versions of Keras cannot do this in float64.
@@ -218,24 +306,40 @@ ROWS = {
     "train_step and test_step, plain loss": fitting(
         with_steps_of_its_own("loss"), then=THEN
     ),
+    "compute_loss": fitting(with_loss_of_its_own),
     "train_on_batch": train_on_batch,
+    "train_on_batch, accumulated": partial(
+        train_on_batch, optimizer=optimizer("SGD", 0.1, gradient_accumulation_steps=2)
+    ),
     "train_on_batch and test_on_batch, whole batches": whole_batches,
+    "evaluate and predict alone": not_trained,
+    "several calls of fit": several_calls,
+    "custom loop": custom_loop,
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [
     "steps_per_epoch, data that runs out",
+    "jit_compile",
+    "sample_weight by output",
     "train_step and test_step, plain loss",
+    "compute_loss",
+    "train_on_batch, accumulated",
     "validation_steps, validation_freq",
     "regularisers",
     "train_on_batch and test_on_batch, whole batches",
+    "several calls of fit",
     "class_weight",
     "validation_split, initial_epoch",
+    "evaluate and predict alone",
+    "custom loop",
 ]
 
 
 @pytest.mark.parametrize(
     ("row", "column"),
-    everywhere(ROWS, variants=VARIANTS, not_central=["jit_compile, clipped"]),
+    everywhere(
+        ROWS, variants=VARIANTS, not_central=["jit_compile", "jit_compile, clipped"]
+    ),
 )
 def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)

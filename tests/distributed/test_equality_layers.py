@@ -10,10 +10,12 @@ from equality_models import (
     data,
     fitting,
     large_batches,
+    optimizer,
     sequential,
     sgd,
     stacked,
     state,
+    wait_for_chief,
 )
 from equality_rows import of_keras
 
@@ -32,6 +34,22 @@ def recurrent(layer_of):
 
 
 lstm = recurrent(lambda layers: layers.LSTM(3))
+convolutional = stacked(
+    lambda layers: [
+        layers.Reshape((8, 1)),
+        layers.Conv1D(3, 3, activation="relu"),
+        layers.MaxPooling1D(2),
+        layers.GroupNormalization(1),
+        layers.Bidirectional(layers.GRU(2)),
+        layers.Dense(1, activation="sigmoid"),
+    ]
+)
+normalised = stacked(
+    lambda layers: [
+        layers.Normalization(),
+        layers.Dense(1, activation="sigmoid"),
+    ]
+)
 synchronised = stacked(
     lambda layers: [
         layers.Dense(6, activation="tanh"),
@@ -59,6 +77,18 @@ masked = stacked(
         layers.Dense(1, activation="sigmoid"),
     ]
 )
+
+
+def attentive():
+    import keras
+
+    layers = keras.layers
+    inputs = keras.Input((8,))
+    steps = layers.Dense(4)(layers.Reshape((4, 2))(inputs))
+    attended = layers.MultiHeadAttention(2, 2)(steps, steps)
+    normal = layers.LayerNormalization()(layers.Add()([steps, attended]))
+    flat = layers.Flatten()(normal)
+    return keras.Model(inputs, layers.Dense(1, activation="sigmoid")(flat))
 
 
 def rematerialised():
@@ -138,6 +168,57 @@ def marked(x, y):
     return {**arrays(x, y), "shuffle": False}
 
 
+def built_lazily():
+    import keras
+
+    return keras.Sequential(
+        [
+            keras.layers.Dense(6, activation="tanh"),
+            keras.layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+
+
+def adapted():
+    model = normalised()
+    model.layers[0].adapt(data()[0])
+    return model
+
+
+def trained_briefly(strategy, make=sequential):
+    """Return a model that has learnt something, and the data."""
+    x, y = data()
+    with strategy.scope():
+        model = compiled(make(), metrics=["mse"])
+    model.fit(**arrays(x, y), verbose=0)
+    return model, x, y
+
+
+def loaded(strategy):
+    """A model that is saved, then loaded, with its optimizer, and trained on."""
+    import keras
+
+    model, x, y = trained_briefly(strategy, adapted)
+    # There, a scalar such as the count of `Normalization` has a copy on each device.
+    with strategy.scope():
+        model.save("loaded.keras")
+    wait_for_chief(strategy)
+    with strategy.scope():
+        again = keras.models.load_model("loaded.keras")
+    return state(again, again.fit(**arrays(x, y), verbose=0))
+
+
+def weights_loaded(strategy):
+    """Weights that are saved, then loaded into a model that has others."""
+    model, x, y = trained_briefly(strategy)
+    model.save_weights("loaded.weights.h5")
+    wait_for_chief(strategy)
+    with strategy.scope():
+        again = compiled(sequential())
+    again.load_weights("loaded.weights.h5")
+    return state(again, again.fit(**arrays(x, y), verbose=0))
+
+
 def weights_set(strategy):
     """Weights that are set on the chief alone."""
     x, y = data()
@@ -207,10 +288,22 @@ def adapted_in_between(strategy):
 
 ROWS = {
     "LSTM": fitting(lstm, large_batches, rows=ONE_ROW_LEFT),
+    "Conv1D, bidirectional GRU": fitting(convolutional),
+    "MultiHeadAttention": fitting(attentive),
     "BatchNormalization, synchronised": fitting(synchronised, then=["evaluate"]),
+    "BatchNormalization, synchronised, clipped": fitting(
+        synchronised, optimizer=optimizer("SGD", 1.0, global_clipnorm=0.1)
+    ),
+    "BatchNormalization, synchronised, accumulated": fitting(
+        synchronised,
+        optimizer=optimizer("SGD", 0.1, gradient_accumulation_steps=3),
+    ),
     "frozen": fitting(frozen),
     "unused": fitting(unused, optimizer=sgd),
     "used on some ranks": fitting(used_here_and_there, marked, run_eagerly=True),
+    "built lazily": fitting(built_lazily, then=["evaluate", "predict"]),
+    "loaded": loaded,
+    "weights loaded": weights_loaded,
     "weights set": weights_set,
     "compiled outside": compiled_outside,
     "made outside": made_outside,
@@ -224,8 +317,14 @@ ROWS = {
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [
+    "Conv1D, bidirectional GRU",
+    "BatchNormalization, synchronised, accumulated",
+    "weights loaded",
     "weights set",
     "LSTM",
+    "loaded",
+    "built lazily",
+    "BatchNormalization, synchronised, clipped",
     "frozen",
 ]
 

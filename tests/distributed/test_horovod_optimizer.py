@@ -13,8 +13,8 @@ pytestmark = [pytest.mark.requires("horovodrun"), pytest.mark.slow]
 EPOCHS, BATCHES, BATCH_SIZE = 2, 3, 4
 WORDS, LENGTH = 6, 3
 
-# By name: the optimizer, its arguments, and those of compile. Options of Horovod are in
-# `test_horovod_values.py`.
+# By name: the optimizer, its arguments, and arguments of compile.
+# `test_horovod_values.py` has options of Horovod.
 ROWS = {
     "global_clipnorm": ("Adam", {"global_clipnorm": 0.05}, {}),
     "accumulation": ("Adam", {"gradient_accumulation_steps": 3}, {}),

@@ -1,5 +1,6 @@
 """`tfdist.launch` with real processes of this machine, of a notebook too."""
 
+import os
 import re
 import signal
 import sys
@@ -64,6 +65,14 @@ def test_the_error_of_a_rank_is_raised_with_its_traceback(capfd):
     line = '    raise Weather("bad")\n'
     assert line in str(raised.value.__cause__)
     assert f"[1] {line}" in capfd.readouterr().err
+
+
+def test_a_rank_that_is_killed_is_named():
+    def die():
+        os.kill(os.getpid(), signal.SIGKILL if tfdist.rank() else signal.SIGCONT)
+
+    with pytest.raises(RuntimeError, match="rank 1 was killed by SIGKILL"):
+        tfdist.launch(die, processes=2)
 
 
 def test_autograph_converts_code_of_the_program(tmp_path):

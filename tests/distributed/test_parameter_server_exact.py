@@ -14,7 +14,7 @@ from equality_matrix import TOLERANCES
 from equality_models import arrays, fit, optimizer, sgd, stacked
 from parameter_server_jobs import run, run_rows, succeeded
 
-BATCH, STEPS, RATE = 16, 400, 0.001
+BATCH, STEPS, RATE = 16, 1000, 0.001
 # The last batch is a short one.
 EXAMPLES = BATCH * STEPS - 7
 

@@ -64,10 +64,15 @@ def unequal(context):
     return own.batch(BATCH)
 
 
-def compiled(strategy):
+def compiled(strategy, steps_per_execution=1):
     with strategy.scope():
         model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.0), "mse", metrics=[Seen()])
+        model.compile(
+            keras.optimizers.SGD(0.0),
+            "mse",
+            metrics=[Seen()],
+            steps_per_execution=steps_per_execution,
+        )
     return model
 
 
@@ -83,11 +88,11 @@ class SeenOfEpochs(keras.callbacks.Callback):
         self.epochs.append(np.asarray(logs["seen"]))
 
 
-def fitting(function, *, callbacks=list, **options):
+def fitting(function, *, steps_per_execution=1, callbacks=list, **options):
     """Return a row of a fit on what workers read."""
 
     def row(strategy):
-        model = compiled(strategy)
+        model = compiled(strategy, steps_per_execution)
         seen = SeenOfEpochs()
         model.fit(
             function,
@@ -164,6 +169,7 @@ def kills(*moments):
 ROWS = {
     "known": fitting(batches),
     "unknown": fitting(unknown),
+    "several": fitting(unknown, steps_per_execution=4),
     "endless": fitting(endless, steps_per_epoch=EXAMPLES // BATCH),
     "unequal": fitting(unequal),
     "evaluate": evaluating,
@@ -173,6 +179,8 @@ MOMENTS = kills((0, 20), (1, 15))
 KILLED = {
     "killed": fitting(batches, callbacks=MOMENTS),
     "killed unknown": fitting(unknown, callbacks=MOMENTS),
+    # One worker, once.
+    "left alone": fitting(batches, callbacks=kills((0, 20))),
 }
 SECONDS = 1200
 
@@ -181,8 +189,12 @@ def run_async():
     return run_rows(ROWS, ROWS, consistency="async")
 
 
-def run_killed():
-    return run_rows(KILLED, KILLED, consistency="async")
+def run_bounded():
+    return run_rows(ROWS, ["unequal"], consistency="bounded", max_staleness=2)
+
+
+def run_killed(names):
+    return run_rows(KILLED, names, consistency="async")
 
 
 def check_once(found):
@@ -195,7 +207,7 @@ def rows():
     return run(run_async, timeout_seconds=SECONDS)
 
 
-@pytest.mark.parametrize("row", ["known", "unknown", "unequal"])
+@pytest.mark.parametrize("row", ["known", "unknown", "several", "unequal"])
 def test_every_example_counts_once_in_each_epoch(rows, row):
     check_once(succeeded(rows, row))
 
@@ -230,8 +242,19 @@ def test_what_is_wrong_is_said(rows, name, message):
     assert message in succeeded(rows, "refused")[name]
 
 
-def test_killed_workers_cost_no_example():
-    rows = run(run_killed, restarts=20, timeout_seconds=SECONDS)
+def test_every_example_counts_once_with_bounded_staleness():
+    check_once(succeeded(run(run_bounded, timeout_seconds=SECONDS), "unequal"))
 
-    for row in KILLED:
+
+def test_killed_workers_cost_no_example():
+    names = ["killed", "killed unknown"]
+    rows = run(run_killed, names, restarts=20, timeout_seconds=SECONDS)
+
+    for row in names:
         check_once(succeeded(rows, row))
+
+
+def test_a_worker_that_stays_away_costs_no_example():
+    rows = run(run_killed, ["left alone"], restarts=0, timeout_seconds=SECONDS)
+
+    check_once(succeeded(rows, "left alone"))

@@ -341,6 +341,15 @@ def test_what_needs_a_terminal_is_to_be_run_without_tfdist_run(code):
     )
 
 
+def test_a_rank_that_is_killed_is_named_with_the_signal():
+    script = f"if [ $TFDIST_RANK = 1 ]; then kill -SEGV $$; fi; {FOREVER}"
+
+    done = run("-np", "2", "bash", "-c", script)
+
+    assert done.returncode == 139
+    assert "rank 1 was killed by SIGSEGV" in done.stderr.splitlines()[-1]
+
+
 def test_the_first_failure_counts_not_the_first_exit(tmp_path):
     """Rank 0 fails, and needs a moment to exit; rank 1, missing it, is quicker.
 
@@ -457,6 +466,20 @@ def test_a_signal_is_passed_on_and_ends_the_run(number, code):
     assert process.returncode == code
     assert sorted(out.splitlines()) == ["[0] bye", "[1] bye"]
     assert err.startswith(f"tfdist run: {number.name} ended the run; ranks 0 and 1")
+
+
+def test_ctrl_c_prints_one_line_and_no_traceback():
+    script = "import os, time; print('rank', os.getpid(), flush=True); time.sleep(999)"
+
+    with started("-np", "2", sys.executable, "-c", script) as process:
+        read_numbers(process, 1)
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=SECONDS)
+
+    assert re.fullmatch(r"tfdist run: SIGINT ended the run; .* were ended\.\n", err), (
+        err
+    )
 
 
 def test_the_second_ctrl_c_kills_at_once():

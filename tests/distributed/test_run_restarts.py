@@ -6,6 +6,7 @@ training would write, by the same calls.
 
 import os
 import re
+import signal
 import sys
 
 import pytest
@@ -90,6 +91,14 @@ def without_seconds(text):
     return [re.sub(r" after \d+\.\d s", " after X s", line) for line in own]
 
 
+# Not before the other is there, who would otherwise be ended before it can say so.
+DIES_ONCE = (
+    "if start == 0 and rank == 1:\n"
+    "    wait(); die()\n"
+    "if start == 0:\n"
+    "    tell()\n"
+    "signal.pause()\n"
+)
 KILLED = "was killed by SIGKILL (possibly by the kernel: out of memory)"
 
 
@@ -118,6 +127,33 @@ def test_a_job_that_fails_twice_ends_well(script, tmp_path):
         *(restarts + restarts),
         "2 of 3 restarts used.",
     ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_a_restart_is_the_end(script, tmp_path, number):
+    path = script(DIES_ONCE)
+
+    with started("-np", "2", "--max-restarts", "5", path) as process:
+        printed = "".join(process.stdout.readline() for _ in range(4))
+        process.send_signal(number)
+        out, err = process.communicate(timeout=SECONDS)
+
+    assert process.returncode == 128 + number
+    assert len(introduced(printed + out)) == 4
+    assert without_seconds(err)[-2] == "1 of 5 restarts used."
+    assert without_seconds(err)[-1].startswith(f"{number.name} ended the run; ")
+
+
+def test_nothing_outlives_a_launcher_that_is_killed_after_a_restart(script):
+    path = script(DIES_ONCE)
+
+    with started("-np", "2", "--max-restarts", "5", path) as process:
+        printed = "".join(process.stdout.readline() for _ in range(4))
+        process.kill()
+        pids = [pid for *_, pid in introduced(printed)]
+        assert_end(pids)
+
+    assert len(pids) == 4
 
 
 def test_time_is_up_for_all_starts(script, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import sys
 
 import pytest
@@ -138,3 +139,36 @@ exit(3 if cluster.task.type == "evaluator" else 0)
             ("worker 0", "worker 0"),
         )
     ]
+
+
+def test_a_dry_run_can_be_pasted(tmp_path):
+    script = tmp_path / "who.py"
+    script.write_text("from tfdist.cluster import detect; print(detect().task)")
+
+    code, out, err = run("--dry-run", str(script))
+
+    pasted = [to_its_end("-c", line, command=("bash",)) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert [done.stdout for done in pasted] == [
+        "chief 0\n",
+        "worker 0\n",
+        "worker 1\n",
+        "ps 0\n",
+    ]
+
+
+def test_ctrl_c_ends_all_and_starts_nobody_again(script):
+    path = script("signal.pause()\n")
+
+    with started(path, command=ROLES) as process:
+        printed = "".join(process.stdout.readline() for _ in range(4))
+        process.send_signal(signal.SIGINT)
+        code, out, err = finish(process, printed)
+
+    assert code == 130
+    assert len(introductions(out)) == 4
+    assert "started again" not in err
+    assert err.splitlines()[-1] == (
+        "tfdist run: SIGINT ended the run; "
+        "chief, worker 0, worker 1 and ps 0 were still running and were ended."
+    )

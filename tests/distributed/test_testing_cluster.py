@@ -41,11 +41,21 @@ def fail_on_one():
     signal.pause()
 
 
+def kill_on_one():
+    if rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
+
+
 def wait_on_zero():
     print("waiting" if rank() == 0 else "done")
     if rank() == 0:
         signal.pause()
     return "value"
+
+
+def leave():
+    sys.exit(4)
 
 
 def test_arguments_and_values_may_hold_arrays_and_classes_of_the_test():
@@ -87,6 +97,11 @@ def test_an_exception_comes_back_with_its_traceback():
     assert "in fail_on_one" in result.logs[0]
 
 
+def test_a_rank_that_is_killed_is_named():
+    with pytest.raises(ClusterError, match="rank 1 was killed by SIGKILL"):
+        cluster(kill_on_one, timeout_seconds=SECONDS)
+
+
 def test_time_is_up():
     # On a starved machine rank 1 needs longer.
     for seconds in (3, 60):
@@ -100,6 +115,15 @@ def test_time_is_up():
     assert (result.failed_rank, result.values) == (None, (None, "value"))
     assert "The last lines of rank 0:\nwaiting\n" in str(info.value)
     assert "The last lines of rank 1:\ndone" in str(info.value)
+
+
+def test_an_exit_is_a_failure():
+    result = cluster(leave, check=False, timeout_seconds=SECONDS)
+
+    assert result.exit_codes == (4, 4)
+    assert result.problem.startswith(
+        f"rank {result.failed_rank} failed with exit code 4"
+    )
 
 
 def test_a_script(tmp_path):

@@ -206,18 +206,19 @@ import numpy as np
 
 import tfdist
 
-levels = int(sys.argv[1])
+levels, fault = int(sys.argv[1]), sys.argv[2]
 strategy = tfdist.strategies.AllReduceStrategy()
 keras.utils.set_random_seed(1)
 draw = np.random.default_rng(0).integers
 x = (draw(0, levels, (256, 16, 16, 3)) / (levels - 1)).astype("float32")
 y = draw(0, 4, 256)
+of_row = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=None)
 
 
 def block(filters):
     return [
         keras.layers.Conv2D(filters, 3, padding="same"),
-        keras.layers.BatchNormalization(synchronized=True),
+        keras.layers.BatchNormalization(synchronized=fault != "per rank"),
         keras.layers.ReLU(),
         keras.layers.MaxPooling2D(),
     ]
@@ -227,20 +228,48 @@ with strategy.scope():
     layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(4)]
     layers = [keras.Input((16, 16, 3)), *block(8), *block(16), *block(16), *layers]
     model = keras.Sequential(layers)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(0.01), loss)
+    mean, total = keras.ops.mean, keras.ops.sum
+    model.compile(
+        keras.optimizers.Adam(0.01),
+        lambda y, p: (total if fault == "sum" else mean)(of_row(y, p)),
+    )
 model.fit(x, y, batch_size=32, epochs=99, verbose=0)
 """
 
 
-@pytest.mark.parametrize(("levels", "float64"), [(2, False), (4, True)])
-def test_the_rounding_of_a_script_itself_is_no_fault(tmp_path, levels, float64):
-    """A CNN on images of a few colours."""
+@pytest.fixture
+def verdict_on_images(tmp_path):
+    """Return a function that verifies a CNN on images of a few colours."""
     script = tmp_path / "train.py"
     script.write_text(OF_IMAGES)
-    orders = Orders((str(script), str(levels)), float64=float64)
-    verdict = verify(orders, timeout_seconds=1200)
+
+    def run(levels, fault, **orders):
+        orders = Orders((str(script), str(levels), fault), **orders)
+        return verify(orders, timeout_seconds=1200)
+
+    return run
+
+
+@pytest.mark.parametrize(("levels", "float64"), [(2, False), (4, True)])
+def test_the_rounding_of_a_script_itself_is_no_fault(
+    verdict_on_images, levels, float64
+):
+    verdict = verdict_on_images(levels, "none", float64=float64)
 
     assert verdict.passed, verdict
     biases = {"sequential/conv2d/bias", "sequential/conv2d_1/bias"}
     assert biases <= {*verdict.noise} or verdict.rounding is not None
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        ("per rank", "batch normalisation that is not synchronised"),
+        ("sum", "0.5 times on two ranks: the loss is a sum over rows, not a mean"),
+    ],
+)
+def test_rounding_hides_no_fault(verdict_on_images, fault, cause):
+    verdict = verdict_on_images(2, fault, steps=3)
+
+    assert not verdict.passed
+    assert verdict.cause.name == cause

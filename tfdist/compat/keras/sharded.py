@@ -18,8 +18,8 @@ from tensorflow.python.eager import tape as _tape
 from tfdist.compat.parameter_server import as_read
 from tfdist.compat.patching import within
 
-# The size of the messages in which large weights travel. They must stay below 2 GiB, and
-# the allocator keeps the memory of a dozen of them.
+# The size of the messages in which large weights travel. They must stay below 2 GiB;
+# the allocator keeps the memory of about twenty.
 PART_BYTES = 4 << 20
 
 # The index of the shard that sharded values currently stand for.

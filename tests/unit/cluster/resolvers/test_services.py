@@ -167,7 +167,7 @@ def test_reducers_are_no_parameter_servers(job):
     assert (cluster.ps, cluster.size, cluster.rank) == ((), 3, 2)
 
 
-# Those of `mpirun` and torchrun in a container are in test_detect.py.
+# test_detect.py has `mpirun` and torchrun in a container.
 @pytest.mark.parametrize(
     ("resolver", "env"),
     [
