@@ -284,7 +284,7 @@ def in_graphs(collective):
     params=[
         "tensorflow-2",
         pytest.param("tensorflow-3", marks=pytest.mark.slow),
-        "nccl-3",
+        pytest.param("nccl-3", marks=pytest.mark.slow),
         "mpi-3",
         pytest.param("horovod-2", marks=NEEDS_HOROVOD),
         pytest.param("horovod-3", marks=[NEEDS_HOROVOD, pytest.mark.slow]),

@@ -8,6 +8,9 @@ import pytest
 
 import tfdist
 
+# What travels is also tested in units, without processes.
+pytestmark = pytest.mark.slow
+
 NAMES = ["none", "fp16", "bf16"]
 BITS = {"none": 24, "fp16": 11, "bf16": 8}
 LARGEST = 65504.0

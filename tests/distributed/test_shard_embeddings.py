@@ -148,6 +148,7 @@ def test_files_are_those_of_plain_keras(saved, name, tmp_path):
         check_equal(values_in(saved / name), values_of(plain))
 
 
+@pytest.mark.slow
 def test_other_numbers_of_ranks_continue_from_backups_and_files(saved):
     tfdist.testing.cluster(resume, size=3, args=(saved,), timeout_seconds=1200)
 

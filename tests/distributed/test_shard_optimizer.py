@@ -203,6 +203,7 @@ def resumed(sharded):
     return folder, ranks
 
 
+@pytest.mark.slow
 def test_another_number_of_ranks_goes_on_from_a_file(resumed):
     import keras
 
@@ -214,6 +215,7 @@ def test_another_number_of_ranks_goes_on_from_a_file(resumed):
             np.testing.assert_allclose(mine, right, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_another_number_of_ranks_and_plain_keras_go_on_from_a_backup(resumed):
     folder, ranks = resumed
     right = trained(None).get_weights()
@@ -252,7 +254,11 @@ def save_alone(how, folder):
             "runs. Give fit tfdist.callbacks.ModelCheckpoint or BackupAndRestore, "
             "without RankZero.",
         ),
-        ("fit", "is in the exchange of a save by every rank, which "),
+        pytest.param(
+            "fit",
+            "is in the exchange of a save by every rank, which ",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "end",
             "wait for it in a save by every rank, which sharding needs",

@@ -16,6 +16,7 @@ from tfdist.callbacks.backup.snapshots import Snapshot
 from tfdist.cluster.launcher import PROGRESS_VARIABLE, read_culprit, read_saved_step
 
 STEPS, EPOCHS = 5, 3
+SLOW = pytest.mark.slow
 
 
 X = np.random.default_rng(0).normal(size=(4 * STEPS, 3)).astype("float32")
@@ -236,9 +237,9 @@ def made_of(kind):
         (partial(made, run_eagerly=True), 8, {"freq": 2}),
         (partial(made, steps_per_execution=2), 4, {"freq": 2}),
         (made, 5, {"freq": 1, "data": uncounted}),
-        (made, 8, {"freq": 1, "data": uncounted}),
-        (made, 8, {"freq": 2, "initial_epoch": 2, "epochs": 5}),
-        (partial(made_of, WithoutCall), 8, {"freq": 1}),
+        pytest.param(made, 8, {"freq": 1, "data": uncounted}, marks=SLOW),
+        pytest.param(made, 8, {"freq": 2, "initial_epoch": 2, "epochs": 5}, marks=SLOW),
+        pytest.param(partial(made_of, WithoutCall), 8, {"freq": 1}, marks=SLOW),
     ],
     ids=["eager", "executions", "end of an epoch", "unknown length", "later"]
     + ["an optimizer that a step builds"],
@@ -455,8 +456,8 @@ class Signals(keras.callbacks.Callback):
     ("number", "batch", "freq"),
     [
         (signal.SIGTERM, 2, 100),
-        (signal.SIGUSR1, 0, "epoch"),
-        (signal.SIGTERM, STEPS - 1, "epoch"),
+        pytest.param(signal.SIGUSR1, 0, "epoch", marks=SLOW),
+        pytest.param(signal.SIGTERM, STEPS - 1, "epoch", marks=SLOW),
         (signal.SIGTERM, None, 100),
     ],
 )

@@ -50,6 +50,7 @@ print(strategy.experimental_local_results(total())[1].numpy().tolist())
 """
 
 
+@pytest.mark.slow
 def test_tensorflow_logs_a_ring_on_cpus_for_what_asks_for_nccl_on_gpus():
     # As a reader of docs/devices.md looks it up.
     log = {
