@@ -122,7 +122,8 @@ def test_a_value_given_before_leaving_counts(ranks):
     assert ends.hear(0, "values")["values"] == [0, 1]
 
 
-def test_a_silent_rank_is_lost_and_one_that_left_is_not(ranks, monkeypatch):
+def test_a_silent_rank_is_lost_and_one_that_left_is_not(ranks, monkeypatch, tmp_path):
+    monkeypatch.setenv(PROGRESS_VARIABLE, str(tmp_path / "0"))
     monkeypatch.setattr(hub_module, "SILENCE_SECONDS", 0.3)
     ends = ranks(3)
     send(ends.ends[2], BYE)
@@ -133,6 +134,7 @@ def test_a_silent_rank_is_lost_and_one_that_left_is_not(ranks, monkeypatch):
         failure = message if message["kind"] == "failure" else None
 
     assert "rank 1 (worker 1, h:1) has been silent for 0 s" in failure["text"]
+    assert read_culprit(tmp_path / "0") == 1
 
 
 def join_reports():
