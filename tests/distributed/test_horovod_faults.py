@@ -66,6 +66,8 @@ def differ(mistake):
     is_first = hvd.rank() == 0
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    if mistake == "variables":
+        hvd.broadcast_variables(model.weights[: 1 + hvd.rank()], root_rank=0)
     epochs, callbacks = 2, []
     if mistake in ("average", "broadcast") and is_first:
         made = {
@@ -102,6 +104,14 @@ APART = (
             "broadcast",
             (0, 1),
             APART.format("BroadcastGlobalVariablesCallback", "a training step", 1),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "variables",
+            (0, 1),
+            APART.format(
+                r"a broadcast of variables \(1\)", r"a broadcast of variables \(2\)", 1
+            ),
             marks=pytest.mark.slow,
         ),
         pytest.param(

@@ -12,8 +12,6 @@ from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.compat.keras.variables import is_seed_state
 from tfdist.horovod.native import joint_call, native
 
-_BROADCAST = "a broadcast of variables"
-
 
 def broadcast_variables(
     variables: Sequence[Any],
@@ -35,6 +33,10 @@ def broadcast_variables(
         inplace: Whether to write into the memory of the variables, which saves a copy
             but matches them by name. Default False.
 
+    Raises:
+        RuntimeError: If ranks have different numbers of variables, within seconds;
+            not in an elastic job, nor in a graph.
+
     Example:
         >>> import keras
         >>> import tfdist.horovod as hvd
@@ -43,15 +45,17 @@ def broadcast_variables(
         >>> hvd.broadcast_variables(model.variables, root_rank=0)
     """
     inner = [tensorflow_variable(v) for v in variables if not is_seed_state(v)]
+    # Ranks with other numbers of variables are in different calls, and wait there.
+    call = f"a broadcast of variables ({len(inner)})"
     if inplace:
-        with joint_call(_BROADCAST, process_set):
+        with joint_call(call, process_set):
             native.broadcast_variables(inner, root_rank, process_set, inplace=True)
         return
 
     def assign() -> None:
         for place, variable in enumerate(inner):
             value = tf.convert_to_tensor(variable)
-            name = f"broadcast_variable_{place}"
+            name = f"broadcast_variable_{place}_of_{len(inner)}"
             moved = native.broadcast(
                 to_move(value), root_rank, name=name, process_set=process_set
             )
@@ -59,7 +63,7 @@ def broadcast_variables(
 
     # Eager code would wait for each broadcast before the next.
     is_eager = tf.executing_eagerly()
-    with joint_call(_BROADCAST, process_set):
+    with joint_call(call, process_set):
         (tf.function(assign, autograph=False) if is_eager else assign)()
 
 
