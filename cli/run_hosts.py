@@ -4,10 +4,16 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 
-from tfdist.cluster.hosts import HostSlots, allocated_hosts, batch_hosts
+from tfdist.cluster.hosts import (
+    HostSlots,
+    allocated_hosts,
+    batch_hosts,
+    is_node_of_slurm,
+)
 from tfdist.cluster.resolvers.kubernetes import allocated_pods
 from tfdist.launching.hosts import Hosts, Pods, plan_in_pod, plan_unconnected
 from tfdist.launching.job import Job, ProcessSpec
+from tfdist.launching.machine import is_this_machine
 from tfdist.launching.mpi import with_engine
 from tfdist.launching.plan import plan_here
 from tfdist.launching.runner import shell_lines
@@ -78,8 +84,15 @@ def _allocated(
     of_slurm = allocated_hosts()
     given = batch_hosts() if of_slurm is None else ("Slurm", of_slurm)
     system, slots = given or ("", ())
-    if not slots or (len(slots) == 1 and not says_no_size):
+    if not slots:
         return None
+    if len(slots) == 1 and not says_no_size:
+        # A job with one task and many cores may well run several processes.
+        host = slots[0].host
+        if is_node_of_slurm(host) or is_this_machine(host):
+            return None
+        parts = 1, args.workers or 0, args.ps or 0, args.evaluator
+        slots = (HostSlots(host, args.np or sum(parts)),)
     if args.ssh is None and system == "Slurm":
         args.ssh = "srun"
     names = ", ".join(f"{host.host}:{host.slots}" for host in slots)

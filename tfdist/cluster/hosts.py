@@ -62,8 +62,14 @@ def parse_hosts(text: str) -> tuple[HostSlots, ...]:
     return tuple(hosts.values())
 
 
-def parse_hostfile(text: str, *, place: str = "hostfile") -> tuple[HostSlots, ...]:
-    """Parse a hostfile of Open MPI, Horovod, MPICH, PBS, LSF or Grid Engine."""
+def parse_hostfile(
+    text: str, *, place: str = "hostfile", adds_up: bool = False
+) -> tuple[HostSlots, ...]:
+    """Parse a hostfile of Open MPI, Horovod, MPICH, PBS, LSF or Grid Engine.
+
+    `adds_up` tells that a host has the slots of all its lines, as in Grid Engine if
+    several queues gave some.
+    """
     # Open MPI writes `node1 slots=4 max_slots=4`, Horovod `node1 slots=4`, and MPICH
     # `node1:4`, Grid Engine `node1 4 queue range`. As in Open MPI, a line with a bare
     # name adds one slot.
@@ -79,8 +85,9 @@ def parse_hostfile(text: str, *, place: str = "hostfile") -> tuple[HostSlots, ..
         if name not in hosts:
             hosts[name] = HostSlots(host, slots or 1)
             plain |= set() if slots else {name}
-        elif not slots and name in plain:
-            hosts[name] = replace(hosts[name], slots=hosts[name].slots + 1)
+        elif adds_up or (not slots and name in plain):
+            total = hosts[name].slots + (slots or 1)
+            hosts[name] = replace(hosts[name], slots=total)
         else:
             raise ValueError(
                 f"{here} repeats a host that has a number of slots. "
@@ -127,7 +134,9 @@ def batch_hosts(
         file = Path(env.get(variable, ""))
         # A container may know the variable without the file.
         if file.is_file():
-            first, *others = hosts = parse_hostfile(file.read_text(), place=variable)
+            text = file.read_text()
+            hosts = parse_hostfile(text, place=variable, adds_up=True)
+            first, *others = hosts
             # Of machines with a batch node, LSF lists it once and first; the script
             # runs there.
             is_batch_node = first.slots == 1 and all(one.slots > 1 for one in others)
@@ -215,6 +224,11 @@ def allocated_hosts(
             f"{len(counts)}. Do not change the variables of Slurm."
         )
     return tuple(HostSlots(*pair) for pair in zip(hosts, counts, strict=True))
+
+
+def is_node_of_slurm(host: str, env: Mapping[str, str] = os.environ) -> bool:
+    """Return whether this process runs on a node, by what Slurm says there."""
+    return env.get("SLURMD_NODENAME") == host
 
 
 def _name(host: str) -> str:

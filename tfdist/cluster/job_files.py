@@ -15,8 +15,8 @@ from tfdist.cluster.address import split_address
 from tfdist.cluster.hosts import HostSlots, format_hostfile
 from tfdist.cluster.model import Cluster, Task, cluster_from_jobs
 
-# Kubernetes allows 63 characters, and a pod's name adds a job type and an index.
-_NAME = re.compile("[a-z](?:[-a-z0-9]{0,48}[a-z0-9])?")
+# Kubernetes allows 63 characters, and a pod's name adds a job type, numbers and letters.
+_NAME = re.compile("[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
 _MOST = 65_535
 _NODE = re.compile("[A-Za-z0-9][-A-Za-z0-9._]*")
 _REPLICAS = {"chief": "Chief", "worker": "Worker", "ps": "PS", "evaluator": "Evaluator"}
@@ -41,7 +41,7 @@ class Program:
         _check_number("--gpus", self.gpus)
         if not _NAME.fullmatch(self.name):
             raise ValueError(
-                "--name must begin with a small letter and have at most 50 small "
+                "--name must begin with a small letter and have at most 40 small "
                 f"letters, digits and hyphens. Received: --name {self.name!r}. "
                 "Use one such as train."
             )

@@ -214,6 +214,7 @@ def _machine_of(one: HostSlots, hello: Message | None) -> Machine:
         tuple(hello["cores"]),
         tuple(map(tuple, hello["gpus"])),
         hello["visible"],
+        hello["quota"],
     )
 
 

@@ -290,9 +290,15 @@ def test_hosts_of_slurm(options, size, launcher, slurm, capsys):
     assert launcher.hosts.slots == (HostSlots(A, 1),)
 
 
-def test_on_the_only_node_of_a_job_np_counts(launcher, slurm):
+def test_on_the_only_node_of_a_job_np_counts(launcher, slurm, monkeypatch):
     """A job with one task and many cores may well run several processes."""
     slurm("n8", "1")
+    # The shell of `salloc` may be elsewhere.
+    main(["run", "-np", "4", "true"])
+    assert launcher.hosts.slots == (HostSlots("n8", 4),)
+    main(["run", "--workers", "2", "--ps", "1", "true"])
+    assert launcher.hosts.slots == (HostSlots("n8", 4),)
+    monkeypatch.setenv("SLURMD_NODENAME", "n8")
 
     main(["run", "-np", "4", "true"])
     assert (launcher.job.size, launcher.hosts) == (4, None)

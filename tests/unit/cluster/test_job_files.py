@@ -441,7 +441,7 @@ LINE = "--command must be a line that a shell can run. Received: --command "
                 {"name": name},
                 f"--name must begin with a small letter .* --name '{name}'",
             )
-            for name in ("", "Train", "1a", "a-", "a" * 51)
+            for name in ("", "Train", "1a", "a-", "a" * 41)
         ),
         (
             {"image": "a b"},

@@ -138,7 +138,7 @@ def test_this_machine_needs_no_connection(hosts, monkeypatch):
 
 def test_ranks_on_another_host_are_pinned_near_its_gpus(hosts, monkeypatch):
     hello = {"versions": installed_versions(), "ports": [5001, 5002], "visible": "1,0"}
-    hello |= {"cores": [0, 1, 2, 3], "gpus": [[0, 1], [2, 3]]}
+    hello |= {"cores": [0, 1, 2, 3], "gpus": [[0, 1], [2, 3]], "quota": None}
     host = SimpleNamespace(hello=Future(), close=lambda: None)
     host.hello.set_result(hello)
     monkeypatch.setattr(hosts_module, "RemoteHost", lambda *args, **options: host)

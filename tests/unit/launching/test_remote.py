@@ -13,13 +13,14 @@ import time
 import pytest
 
 from tfdist.cluster.launcher import read_culprit, read_saved_step
-from tfdist.cluster.this_host import cores_of_gpus, parent_of
+from tfdist.cluster.this_host import core_quota, cores_of_gpus, parent_of
 from tfdist.launching.job import ProcessSpec
 from tfdist.launching.machine import installed_versions
 from tfdist.launching.remote import messages
 from tfdist.launching.remote.commands import (
     agent_line,
     carried_environment,
+    local_environment,
     ssh_command,
 )
 from tfdist.launching.remote.host import (
@@ -99,6 +100,7 @@ def test_the_agent_introduces_itself_after_what_a_shell_prints(connect, monkeypa
     assert set(hello["cores"]) == os.sched_getaffinity(0)
     assert [tuple(gpu) for gpu in hello["gpus"]] == [*cores_of_gpus(hello["cores"])]
     assert hello["visible"] == "1,0"
+    assert hello["quota"] == core_quota()
     assert len(set(hello["ports"])) == 2
 
 
@@ -129,7 +131,8 @@ from tfdist.launching.machine import installed_versions
 from tfdist.rendezvous.wire import pack, receive
 
 hello = {"kind": "hello", "versions": installed_versions()}
-hello |= {"ports": [5000, 5001], "cores": [0], "gpus": [], "visible": None}
+hello |= {"ports": [5000, 5001], "cores": [0], "gpus": []}
+hello |= {"visible": None, "quota": None}
 os.write(1, b"\\ntfdist agent 2\\n" + pack(hello | json.loads(sys.argv[1])))
 while b"start" not in (said := os.read(0, 65536)):
     if not said:
@@ -203,6 +206,7 @@ def test_a_message_that_no_agent_sends_ends_the_rank(connect_false, words):
         {"cores": []},
         {"gpus": [0]},
         {"visible": 1},
+        {"quota": "4"},
         {"versions": ["1.0"]},
         {"versions": {"Keras": "3\x1b[2J"}},
         {"refusal": "no\x07"},
@@ -405,6 +409,8 @@ def test_variables_of_a_host_or_login_stay_there():
     own |= {"SLURM_PROCID": "0", "PMIX_RANK": "0", "_": "x", "DBUS_X": "1"}
 
     assert carried_environment(kept | own, None) == kept
+    # A step on one node would ask for the GPUs of all.
+    assert local_environment(kept | {"SLURM_GPUS": "8"}) == kept
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from tfdist.cluster.launcher import PROGRESS_VARIABLE, ask_for_stacks, read_notes
-from tfdist.cluster.this_host import VISIBLE_VARIABLE, cores_of_gpus
+from tfdist.cluster.this_host import VISIBLE_VARIABLE, core_quota, cores_of_gpus
 from tfdist.launching.events import PASSED_ON
 from tfdist.launching.job import RESERVED_VARIABLES, ProcessSpec
 from tfdist.launching.machine import (
@@ -163,6 +163,7 @@ async def _serve(reading: int, writing: int, ports: int) -> None:
         hello["ports"] = free_ports(ports, host="")
         hello["cores"] = cores = available_cores()
         hello["gpus"] = cores_of_gpus(cores)
+        hello["quota"] = core_quota()
         hello["visible"] = os.environ.get(VISIBLE_VARIABLE)
     except OSError as error:
         hello["refusal"] = str(error)

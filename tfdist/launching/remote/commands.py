@@ -18,8 +18,13 @@ _NOT_CARRIED = (
     *("DISPLAY", "HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL"),
     *("SHLVL", "TERM", "TMPDIR", "USER", "XAUTHORITY", "_"),
 )
-# Variables by which Slurm would give the step of a host a share of it.
-_SHARES_OF_SLURM = ("SLURM_GPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SRUN_CPUS_PER_TASK")
+# Variables by which Slurm would give the step of a host a share of it, ask for the GPUs
+# of all hosts there, or start several agents.
+_SHARES_OF_SLURM = (
+    *("SLURM_GPUS", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK"),
+    *("SLURM_NTASKS_PER_GPU", "SLURM_NTASKS_PER_TRES", "SLURM_TRES_PER_TASK"),
+    "SRUN_CPUS_PER_TASK",
+)
 _PREFIXES_NOT_CARRIED = ("DBUS_", "OMPI_", "PMI", "SLURM", "SSH_", "XDG_")
 
 

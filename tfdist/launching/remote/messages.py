@@ -194,6 +194,7 @@ _FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
         "cores": lambda value: _are_numbers(value) and len(value) > 0,
         "gpus": _is_list_of(_are_numbers),
         "visible": lambda value: value is None or isinstance(value, str),
+        "quota": lambda value: value is None or _is_number(value),
     },
     "refusal": {"versions": _are_versions, "refusal": _is_line},
     "output": {
