@@ -147,6 +147,8 @@ class Rate:
         vars(self).update(state)
         if not self.is_number:
             self._variable.assign(self._last)
+        # The restored rate may contain a change that came after the last factor.
+        self.fold()
 
     def begin(self) -> None:
         """Treat a rate that was set between two calls of `fit` as already scaled."""

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from keras.src.callbacks.callback_list import CallbackList
 
-from tfdist.callbacks import BackupAndRestore, ModelCheckpoint
+from tfdist.callbacks import BackupAndRestore, LearningRateSchedule, ModelCheckpoint
 from tfdist.callbacks.backup.snapshots import Snapshot
 from tfdist.cluster.launcher import PROGRESS_VARIABLE, read_culprit, read_saved_step
 
@@ -291,6 +291,24 @@ def test_what_early_stopping_has_decided_holds(folder, undisturbed, check_resume
     assert_equal(again, values)
     assert resumed.history == history
     assert watching.batches == []
+
+
+class Halving(keras.callbacks.Callback):
+    """Halves the rate after the first epoch, as ReduceLROnPlateau does."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 0:
+            rate = self.model.optimizer.learning_rate
+            rate.assign(rate / 2)
+
+
+def test_a_rate_that_another_callback_has_changed_is_not_scaled_twice(
+    folder, check_resumed
+):
+    def callbacks():
+        return [LearningRateSchedule(lambda _: 0.1), Halving()]
+
+    check_resumed(folder, 7, callbacks=callbacks)
 
 
 def test_two_fits_with_one_instance_that_are_cut_off(folder):
