@@ -15,7 +15,7 @@ from tfdist.cluster.address import split_address
 from tfdist.cluster.hosts import HostSlots, format_hostfile
 from tfdist.cluster.model import Cluster, Task, cluster_from_jobs
 
-# Kubernetes allows 63 characters, and a pod's name adds a job type, numbers and letters.
+# Kubernetes allows 63 characters, and a pod's name adds a type, numbers and letters.
 _NAME = re.compile("[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
 _MOST = 65_535
 _NODE = re.compile("[A-Za-z0-9][-A-Za-z0-9._]*")

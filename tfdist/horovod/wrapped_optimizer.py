@@ -61,6 +61,12 @@ class ReducingOptimizer(OwnReduction):
         if self._accumulation is not None:
             self._accumulation.reset()
 
+    def variables_of_passes(self) -> list[Any]:
+        """Return the counter of passes and the sums of gradients, if any."""
+        if self._accumulation is None:
+            return []
+        return self._accumulation.variables(self._trainable_variables)
+
     def apply(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None
     ) -> None:
@@ -156,7 +162,7 @@ class Accumulation:
     ) -> None:
         """Add the dense gradients of one pass; then update with the sums, or skip."""
         sums = [
-            None if gradient is None else self._sum_of(gradient, variable)
+            None if gradient is None else self._sum_of(variable, gradient.dtype)
             for gradient, variable in zip(gradients, variables, strict=True)
         ]
         totals = [
@@ -182,13 +188,20 @@ class Accumulation:
             # Not a multiplication by zero, which would keep an overflow.
             total.assign(tf.zeros_like(total))
 
-    def _sum_of(self, gradient: Any, variable: Any) -> tf.Variable:
+    def variables(self, trained: Sequence[Any]) -> list[tf.Variable]:
+        """Return the counter, and the sum of each variable, also before its first."""
+        sums = [self._sum_of(variable, variable.dtype) for variable in trained]
+        return [self.counter, *sums]
+
+    def _sum_of(self, variable: Any, dtype: Any) -> tf.Variable:
         """Return the variable of a sum, creating it on first use."""
         key = key_of(variable)
         if key not in self._sums:
             with tf.init_scope():
-                zeros = tf.zeros(variable.shape, gradient.dtype)
-                self._sums[key] = tf.Variable(zeros, trainable=False)
+                zeros = tf.zeros(variable.shape, dtype)
+                self._sums[key] = tf.Variable(
+                    zeros, trainable=False, name="gradient_accumulator"
+                )
         return self._sums[key]
 
 

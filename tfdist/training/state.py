@@ -22,7 +22,7 @@ from tfdist.compat.keras.positions import (
     has_random_seed,
     set_global_seed_state,
 )
-from tfdist.compat.keras.variables import raw_variables_of
+from tfdist.compat.keras.variables import raw_state_of
 from tfdist.compat.mirrored import assign_here, value_here, values_here
 from tfdist.compat.owned_variables import owner_of
 from tfdist.gradients.buckets import plan_buckets
@@ -43,13 +43,7 @@ def start_equal(trainer: Any, collective: Collective, root_rank: int = 0) -> Non
         and "gradient_accumulator" not in variable.path
         and owner_of(variable) is None
     ]
-    variables += [
-        variable
-        for variable in raw_variables_of(trainer)
-        if variable.dtype != tf.string
-        and variable.shape.is_fully_defined()
-        and variable.is_initialized()
-    ]
+    variables += raw_state_of(trainer)
     # Not the model's name, whose counter may differ on the chief.
     broadcast_equal(variables, "the model", collective, root_rank)
 

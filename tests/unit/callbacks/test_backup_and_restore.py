@@ -221,6 +221,33 @@ class WithoutCall(keras.Model):
         return {"loss": loss}
 
 
+class Annealed(keras.Model):
+    """A model whose loss grows with a variable of TensorFlow."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.steps = keras.layers.Dense(1), tf.Variable(0)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def compute_loss(self, *args, **kwargs):
+        self.steps.assign_add(1)
+        return tf.cast(self.steps, "float32") * super().compute_loss(*args, **kwargs)
+
+
+def made_of_passes():
+    """Return a model that updates once in two steps, by Horovod's optimizer."""
+    import tfdist.horovod as hvd
+
+    hvd.init()
+    model = made()
+    inner = keras.optimizers.SGD(0.1)
+    optimizer = hvd.DistributedOptimizer(inner, backward_passes_per_step=2)
+    model.compile(optimizer, "mse", metrics=["mae"])
+    return model
+
+
 def made_of(kind):
     """Return a model that does more by itself."""
     keras.utils.set_random_seed(3)
@@ -246,6 +273,16 @@ def made_of(kind):
 )
 def test_other_ways_to_train(folder, check_resumed, make, step, options):
     check_resumed(folder, step, make, **options)
+
+
+def test_variables_of_tensorflow_are_restored(folder, check_resumed):
+    check_resumed(folder, 8, partial(made_of, Annealed))
+
+
+@pytest.mark.requires("horovodrun")
+def test_sums_of_passes_are_restored(folder, check_resumed):
+    # After an epoch of five steps there is half of an update.
+    check_resumed(folder, 8, made_of_passes)
 
 
 def test_an_epoch_of_which_no_step_is_left_has_its_logs(folder, undisturbed):

@@ -134,6 +134,19 @@ def test_other_ranks_share_it(models, save, size):
         assert (float(loss.total.numpy()), float(loss.count.numpy())) == expected
 
 
+def test_weights_that_ranks_have_of_their_own_stay_theirs(models, save):
+    """Without a strategy, such as those of layers that are local to a rank."""
+    for rank, model in enumerate(models):
+        model.layers[0].kernel.assign([rank, 1.0])
+    saved = save(models)
+    for rank, model in enumerate(models):
+        give(saved, model, rank, 3)
+
+        np.testing.assert_array_equal(model.layers[0].kernel, [rank, 1.0])
+    with pytest.raises(ValueError, match=r"kernel of 3 ranks, for 2\. Continue with 3"):
+        give(saved, models[0], 0, 2)
+
+
 def test_gradients_that_accumulate_are_parts_of_sums(save):
     optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=4)
     model = trained(optimizer, steps=2)

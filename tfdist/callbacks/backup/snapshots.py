@@ -26,7 +26,7 @@ from tfdist.compat.keras.learning_rates import build_from, built_from
 from tfdist.experimental.virtual_ranks import arithmetic_of
 
 # The version of the format; increment it when the content changes.
-FORM = 1
+FORM = 2
 
 _FACTS = "facts"
 _VARIABLE, _RANK, _REMEMBERED = "variable ", "rank ", "remembered "

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdist.callbacks.ranks import servers_of
 from tfdist.collectives.base import Collective
 from tfdist.compat.dynamic_tables import TableIds
 from tfdist.compat.keras.callbacks import (
@@ -19,16 +20,21 @@ from tfdist.compat.keras.callbacks import (
     state_of_callback,
 )
 from tfdist.compat.keras.hooks import any_hooks_of_model
-from tfdist.compat.keras.learning_rates import variables_of
+from tfdist.compat.keras.learning_rates import optimizers_of, variables_of
+from tfdist.compat.keras.own_reduction import OwnReduction
 from tfdist.compat.keras.positions import global_seed_state, set_global_seed_state
 from tfdist.compat.keras.sharded import goes_by_parts, is_dynamic
+from tfdist.compat.keras.variables import raw_state_of
+from tfdist.compat.mirrored import assign_here, copies_here
 from tfdist.compat.owned_variables import owner_of
 from tfdist.experimental.virtual_ranks import arithmetic_of
+from tfdist.gradients.reducer import path_of
 from tfdist.training.step import state_of_layers
 
 # Variables that are equal on all ranks are saved once, others per rank: partial sums,
-# and moving statistics of each rank's rows. Another number of ranks redistributes them.
-EQUAL, AVERAGED, SUMMED = "equal", "averaged", "summed"
+# and moving statistics of each rank's rows. Another number of ranks redistributes them,
+# but for what ranks have of their own, such as the layers that are local to one.
+EQUAL, AVERAGED, SUMMED, OWN = "equal", "averaged", "summed", "own"
 # The JSON key that stands for an array, which is saved separately.
 _ARRAY = "the array"
 
@@ -51,13 +57,20 @@ class SavedVariables:
 
     def value(self, index: int, rank: int, size: int) -> np.ndarray:
         """Return the value of a variable for a rank among `size` ranks."""
-        _, _, dtype, kind = self.specs[index]
+        path, _, dtype, kind = self.specs[index]
         name = str(index)
         if kind == EQUAL:
             return _with_dtype(self.equal[name], dtype)
         values = [_with_dtype(values[name], dtype) for values in self.by_rank]
         if len(values) == size:
             return values[rank]
+        if kind == OWN:
+            raise ValueError(
+                "backup_dir holds variables that differ between ranks, of which there "
+                f"is another number now. Received: {path} of {len(values)} ranks, for "
+                f"{size}. Continue with {len(values)} processes, or remove the folder "
+                "to train from the beginning."
+            )
         if kind == AVERAGED:
             return np.mean(values, axis=0, dtype=np.float64).astype(values[0].dtype)
         # Only the sum over ranks matters, so rank 0 gets all of it.
@@ -77,8 +90,11 @@ class TrainingVariables:
         hooks = any_hooks_of_model(model)
         # With virtual ranks all ranks hold all sums.
         self._has_parts = arithmetic_of(model) is None
+        # Without a strategy that keeps them equal, all variables may differ.
+        self._is_apart = hooks is None
         if hooks is not None:
             self._others += hooks.gradient_state(model.trainable_variables)
+        self._others += _state_outside_keras(model)
         self._of_layers = {id(variable) for variable in state_of_layers(model)}
 
     @property
@@ -120,14 +136,18 @@ class TrainingVariables:
         """Restore the metrics, or all other variables."""
         variables = self._metrics if metrics else self._others
         for index, variable in enumerate(variables, len(self._others) * metrics):
-            variable.assign(saved.value(index, collective.rank, collective.size))
+            value = saved.value(index, collective.rank, collective.size)
+            if isinstance(variable, tf.Variable):
+                assign_here(variable, value)
+            else:
+                variable.assign(value)
 
     def _value_of(self, variable: Any) -> np.ndarray:
         """Return the value of a variable; on the chief alone if one rank keeps it."""
         if owner_of(variable) is not None:
             value: np.ndarray = variable.owners.move(variable)
             return value if variable.owners.rank == 0 else np.zeros(0)
-        if not goes_by_parts(variable):
+        if isinstance(variable, tf.Variable) or not goes_by_parts(variable):
             variable = tf.convert_to_tensor(variable)
         return np.asarray(variable.numpy())
 
@@ -136,14 +156,15 @@ class TrainingVariables:
     ) -> list[str]:
         """Return the kind of each variable."""
         metrics = {id(variable) for variable in self._metrics}
+        is_apart = self._is_apart and collective.size > 1
         sums = [
             zlib.crc32(np.ascontiguousarray(value).tobytes())
-            if id(variable) in self._of_layers
+            if is_apart or id(variable) in self._of_layers
             else 0
             for variable, value in zip(variables, values, strict=True)
         ]
         by_rank = [sums]
-        if self._of_layers:
+        if is_apart or self._of_layers:
             by_rank = collective.exchange("the state of layers", sums)
         kinds = []
         for variable, *of_ranks in zip(variables, *by_rank, strict=True):
@@ -151,13 +172,28 @@ class TrainingVariables:
             is_partial = is_part(variable) and owner_of(variable) is None
             is_sum = is_partial or id(variable) in metrics
             kind = SUMMED if is_sum and self._has_parts else EQUAL
-            kinds.append(AVERAGED if len(set(of_ranks)) > 1 else kind)
+            if kind == EQUAL and len(set(of_ranks)) > 1:
+                kind = AVERAGED if id(variable) in self._of_layers else OWN
+            kinds.append(kind)
         return kinds
+
+
+def _state_outside_keras(model: Any) -> list[Any]:
+    """Return the state of a model and its optimizers that is not in their variables."""
+    reducing = [one for one in optimizers_of(model) if isinstance(one, OwnReduction)]
+    of_passes = [v for one in reducing for v in one.variables_of_passes()]
+    # The integers of devices may be states of generators, which differ.
+    is_kept = servers_of(model) is None
+    return of_passes + [
+        variable
+        for variable in (raw_state_of(model) if is_kept else ())
+        if variable.dtype.is_floating or len(copies_here(variable)) == 1
+    ]
 
 
 def is_part(variable: Any) -> bool:
     """Return whether a variable of an optimizer or gradient is a partial sum."""
-    return any(name in variable.path for name in _PARTS)
+    return any(name in path_of(variable) for name in _PARTS)
 
 
 def callback_states(
@@ -220,7 +256,7 @@ def set_random_states(states: Mapping[str, Any]) -> None:
 def _spec_of(variable: Any) -> tuple[str, list[int], str]:
     """Return the path, shape and dtype of a variable."""
     return (
-        variable.path,
+        path_of(variable),
         [int(length) for length in variable.shape],
         tf.as_dtype(variable.dtype).name,
     )

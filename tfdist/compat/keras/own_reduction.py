@@ -26,6 +26,8 @@ class OwnReduction:
     apply_reduced: Callable[..., None]
     # Marks a block, by a description, in which all ranks train a step.
     joint_step: Callable[[str], AbstractContextManager[None]]
+    # Returns the variables, outside of the optimizer's, that an incomplete step needs.
+    variables_of_passes: Callable[[], list[Any]]
 
     def gradients_are_reduced(self) -> AbstractContextManager[None]:
         """Mark a block in which gradients are already reduced."""

@@ -97,6 +97,17 @@ def raw_variables_of(model: Any) -> list[Any]:
     ]
 
 
+def raw_state_of(model: Any) -> list[Any]:
+    """Return those of them with a value that can be sent and saved."""
+    return [
+        one
+        for one in raw_variables_of(model)
+        if one.dtype != tf.string
+        and one.shape.is_fully_defined()
+        and one.is_initialized()
+    ]
+
+
 def note_raw(model: Any) -> None:
     """Let the `tf.Variable`s of a model report assignments, as Keras's do."""
     for variable in raw_variables_of(model):
