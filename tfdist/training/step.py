@@ -178,9 +178,10 @@ class Step(Traced):
             return False
         if is_weight(variable) and is_normalized(trainer, variable):
             return True
-        # Other state is left apart while gradients accumulate.
+        # Other state is left apart while gradients accumulate, and the condition of a
+        # branch may depend on data.
         is_apart = accumulates(trainer) and not is_weight(variable)
-        if is_apart or tf.executing_eagerly():
+        if is_apart or tf.executing_eagerly() or not self.is_certain:
             return False
         metrics = trainer.metrics_variables
         if any(variable is metric for metric in metrics):

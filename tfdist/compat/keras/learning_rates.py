@@ -66,11 +66,11 @@ def build_from(model: Any, positions: Sequence[Sequence[int] | None]) -> None:
                 one.build([model.variables[place] for place in places])
 
 
-def state_of_losses(model: Any) -> list[Any]:
+def state_of_losses(model: Any, kind: type = keras.Variable) -> list[Any]:
     """Return the variables of a model's losses, such as a running mean."""
     losses = _held_by(model, keras.losses.Loss)
     values = [value for loss in losses for value in vars(loss).values()]
-    return [value for value in values if isinstance(value, keras.Variable)]
+    return [value for value in values if isinstance(value, kind)]
 
 
 def _held_by(model: Any, kind: type) -> list[Any]:

@@ -47,6 +47,9 @@ def reduce_over_ranks(
         return loss
     if reduction == "sum":
         return ops.divide_no_nan(loss, ops.cast(step.share(), loss.dtype))
+    if not ops.shape(values):
+        # A mean of the user's own, which Keras does not weigh by entries.
+        return loss
     if mask is not None and reduction in ("mean", "sum_over_batch_size"):
         return _by_all(step, loss, mask)
     if reduction == "mean_with_sample_weight":

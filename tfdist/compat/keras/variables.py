@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from tfdist.compat import dynamic_tables
 from tfdist.compat.keras.hooks import any_hooks_of, current_hooks
+from tfdist.compat.keras.learning_rates import state_of_losses
 from tfdist.compat.keras.sharded import (
     ShardedValue,
     assign_parts,
@@ -27,10 +28,12 @@ from tfdist.compat.parameter_server import PlacesVariables, drawing_rows
 from tfdist.compat.patching import within, wrap
 
 # Methods of a `tf.Variable` that change it.
+_HOW = ("add", "sub", "update", "max", "min", "mul", "div")
 _ASSIGNING = [f"assign{how}" for how in ("", "_add", "_sub")]
-_ASSIGNING += [
-    f"scatter_{nd}{how}" for nd in ("", "nd_") for how in ("add", "sub", "update")
-]
+_ASSIGNING += [f"scatter_{how}" for how in _HOW]
+_ASSIGNING += [f"scatter_nd_{how}" for how in _HOW[:5]]
+# The last is that of `variable[:2].assign(value)`.
+_ASSIGNING += ["batch_scatter_update", "_strided_slice_assign"]
 # Sharding and placement of variables created now follow this value.
 _BESIDE: ContextVar[ShardedValue | None] = ContextVar("beside", default=None)
 
@@ -90,7 +93,7 @@ def _leaves(held: Any) -> Iterator[Any]:
 
 def raw_variables_of(model: Any) -> list[Any]:
     """Return the `tf.Variable`s of a model that are not part of Keras's variables."""
-    found = _View(model).descendants()
+    found = [*_View(model).descendants(), *state_of_losses(model, tf.Variable)]
     of_keras = {id(one._value) for one in found if isinstance(one, keras.Variable)}
     return [
         one for one in found if isinstance(one, tf.Variable) and id(one) not in of_keras
@@ -113,19 +116,22 @@ def note_raw(model: Any) -> None:
     for variable in raw_variables_of(model):
         if "assign" not in vars(variable):
             for name in _ASSIGNING:
-                wrap(variable, name, partial(_note_first, variable, name))
+                if hasattr(variable, name):
+                    wrap(variable, name, partial(_note_first, variable, name))
 
 
 def _note_first(
-    variable: Any, name: str, original: Any, value: Any, *args: Any, **kwargs: Any
+    variable: Any, method: str, original: Any, /, *args: Any, **kwargs: Any
 ) -> Any:
     """Report the assignment of a variable, then make it."""
     # Not the original, since assignments may be undone: see `compat.undo`.
     del original
     hooks = any_hooks_of(tf.distribute.get_strategy())
     if hooks is not None:
-        hooks.note_assigned(variable, value)
-    return getattr(type(variable), name)(variable, value, *args, **kwargs)
+        # Also the indices of a scatter may depend on data.
+        given = [value for value in (*args, *kwargs.values()) if value is not None]
+        hooks.note_assigned(variable, given)
+    return getattr(type(variable), method)(variable, *args, **kwargs)
 
 
 def array_by_parts(original: Any, self: Any) -> Any:
