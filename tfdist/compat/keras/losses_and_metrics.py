@@ -47,7 +47,7 @@ def reduce_over_ranks(
         return loss
     if reduction == "sum":
         return ops.divide_no_nan(loss, ops.cast(step.share(), loss.dtype))
-    if not ops.shape(values):
+    if tf.is_tensor(values) and values.shape.rank == 0:
         # A mean of the user's own, which Keras does not weigh by entries.
         return loss
     if mask is not None and reduction in ("mean", "sum_over_batch_size"):

@@ -52,6 +52,8 @@ def loss_of(values, *, weights=None, mask=None, reduction="sum_over_batch_size")
             6 / 10 / 0.25,
             [2.0],
         ),
+        # A number is a mean of the user's own, whatever is masked.
+        (4.0, {"mask": [True, False]}, (0.25, 8.0), 4.0, []),
         # Nothing valid on any rank is no loss.
         ([3.0], {"mask": [False]}, (0.5, 0.0), 0.0, [0.0]),
     ],
