@@ -45,7 +45,7 @@ def normalizing():
     return Normalizing(0.01, weight_decay=0.01, use_ema=True, ema_momentum=0.9)
 
 
-def with_a_step(gradients_of, by_row=False):
+def with_a_step(gradients_of, by_row=False, in_vector=False):
     """Return what makes a model whose step computes gradients by a function."""
 
     def make():
@@ -63,6 +63,8 @@ def with_a_step(gradients_of, by_row=False):
                             loss = (tf.cast(y, y_pred.dtype) - y_pred) ** 2
                         else:
                             loss = self.compute_loss(x, y, y_pred)
+                        if in_vector:
+                            loss = tf.reshape(loss, [1])
                     return loss, tape.gradient(loss, self.trainable_variables)
 
                 loss, gradients = gradients_of(compute, self.trainable_variables)
@@ -236,6 +238,10 @@ ROWS = {
         large_batches,
         rows=97,
         optimizer=optimizer("SGD", 0.001),
+    ),
+    "a loss in a vector": fitting(
+        with_a_step(lambda compute, _: compute(), in_vector=True),
+        optimizer=optimizer("SGD", 0.1),
     ),
     "assertions around two updates": fitting(asserting, large_batches, rows=97),
 }

@@ -6,8 +6,8 @@ make ranks draw the same numbers in their steps, and each epoch those of the las
 
 import inspect
 import random
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache, partial, wraps
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.ops import random_op as _random_op
 from tensorflow.python.data.util import random_seed as _data_seed
+from tensorflow.python.framework import random_seed as _random_seed
 from tensorflow.python.ops import gen_random_ops as _plain
 from tensorflow.python.ops import gen_stateful_random_ops as _stateful
 from tensorflow.python.ops.parallel_for import control_flow_ops as _vectorized
@@ -153,6 +154,32 @@ def _is_global(dataset: tf.data.Dataset) -> bool:
     """Return whether a dataset holds global batches, by its policy, not one rank's."""
     policy = dataset.options().experimental_distribute.auto_shard_policy
     return policy in (None, tf.data.experimental.AutoShardPolicy.AUTO)
+
+
+@contextmanager
+def seeding(seed: int) -> Iterator[None]:
+    """Give operations of the current graph without a seed one; others keep theirs.
+
+    A seed of the graph alone would change what an operation draws from its own.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    if graph.seed is not None:
+        yield
+        return
+    original, graph.seed = _random_seed.get_seed, seed
+
+    def get_seed(op_seed: int | None) -> Any:
+        current = tf.compat.v1.get_default_graph()
+        if op_seed is None or current.seed != seed:
+            return original(op_seed)
+        current.seed = None
+        try:
+            return original(op_seed)
+        finally:
+            current.seed = seed
+
+    with holding(_random_seed, "get_seed", get_seed):
+        yield
 
 
 def has_seeds(dataset: tf.data.Dataset) -> bool:

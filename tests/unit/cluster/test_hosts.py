@@ -277,7 +277,7 @@ def test_the_hosts_of_an_allocation():
         ("LSB_DJOB_HOSTFILE", "a\na\n", "LSF", {"a": 2}),
         (
             "PE_HOSTFILE",
-            "n1 4 all.q@n1 UNDEFINED\nn2 2 all.q@n2 UNDEFINED\nn1 2 short.q@n1 <NULL>\n",
+            "n1 4 all.q@n1 UNDEFINED\nn2 2 all.q@n2 UNDEFINED\nn1 2 s.q@n1 <NULL>\n",
             "Grid Engine",
             {"n1": 6, "n2": 2},
         ),

@@ -93,27 +93,33 @@ def gradient_of_rows(
     # TensorFlow's gradient of a vector is that of its sum. Gradients by inputs stay, as
     # they are each row's own.
     step = current_step()
-    losses = tf.nest.flatten(target)
-    if (
-        step is not None
-        and output_gradients is None
-        and any(tf.is_tensor(loss) and loss.shape.rank != 0 for loss in losses)
-        and all(
-            isinstance(source, keras.Variable | tf.Variable)
-            for source in tf.nest.flatten(sources)
-        )
-    ):
-        share = step.share()
-        output_gradients = [_sum_or_mean(loss, share) for loss in losses]
+    is_of_weights = all(
+        isinstance(source, keras.Variable | tf.Variable)
+        for source in tf.nest.flatten(sources)
+    )
+    if step is not None and output_gradients is None and is_of_weights:
+        losses = tf.nest.flatten(target)
+        numbers = [_is_number(step, loss) for loss in losses]
+        if not all(numbers):
+            each = zip(losses, numbers, strict=True)
+            output_gradients = [_sum_or_mean(step, *one) for one in each]
     return original(self, target, sources, output_gradients, *args, **kwargs)
 
 
-def _sum_or_mean(loss: Any, share: Any) -> Any:
+def _is_number(step: KerasStep, loss: Any) -> bool:
+    """Return whether a loss is one number, also in a vector, not one for each row."""
+    if not tf.is_tensor(loss) or loss.shape.rank == 0:
+        return True
+    # A simulation of the step asks as often.
+    return not step.is_by_row(loss) and loss.shape == (1,)
+
+
+def _sum_or_mean(step: KerasStep, loss: Any, is_number: bool) -> Any:
     """Return the gradient of a loss by itself: a vector is summed, a number a mean."""
     ones = tf.ones_like(loss)
-    if loss.shape.rank == 0:
+    if is_number:
         return ones
-    return tf.math.divide_no_nan(ones, tf.cast(share, ones.dtype))
+    return tf.math.divide_no_nan(ones, tf.cast(step.share(), ones.dtype))
 
 
 def _by_all(step: KerasStep, loss: Any, weights: Any) -> Any:

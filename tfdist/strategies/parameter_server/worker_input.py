@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfdist.compat.parameter_server import captures_of, may_be_retried
+from tfdist.compat.random_pipelines import seeding
 
 WORKER = "/job:worker/replica:0/task:{}/device:CPU:0"
 # Value of tf.data's ExternalStatePolicy.FAIL.
@@ -234,10 +235,8 @@ def traced_dataset(function: Callable[[Any], Any], context: Any, seed: int) -> A
     """
 
     def make() -> Any:
-        graph = tf.compat.v1.get_default_graph()
-        if graph.seed is None:
-            graph.seed = seed
-        dataset = function(context)
+        with seeding(seed):
+            dataset = function(context)
         if not isinstance(dataset, tf.data.Dataset):
             raise TypeError(
                 "The function that makes the dataset of each worker must return a "

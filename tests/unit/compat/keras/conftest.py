@@ -31,6 +31,9 @@ class RankHooks:
     def share(self):
         return tf.constant(self._share, tf.float64)
 
+    def is_by_row(self, value):
+        return value.shape != (1,)
+
     def sum(self, value, what):
         self.summed.append(float(value))
         return value + self._theirs

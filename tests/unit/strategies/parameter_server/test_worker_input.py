@@ -109,6 +109,19 @@ def test_copies_of_a_dataset_are_shuffled_alike(options):
     assert sorted(first[1]) == list(range(50))
 
 
+def test_a_seed_of_the_user_s_gives_tensorflow_s_order():
+    """Two functions may divide shuffled data, as into rows of training and others."""
+
+    def shuffled(context=None):
+        dataset = tf.data.Dataset.range(50).shuffle(50, seed=7)
+        return dataset.map(lambda i: i + tf.random.uniform((), 0, 9, tf.int64, seed=3))
+
+    traced = [traced_dataset(shuffled, CONTEXT, seed) for seed in (1, 2)]
+
+    right = numbers(shuffled())
+    assert [numbers(one()) for one in traced] == [right] * 2
+
+
 def test_a_dataset_of_the_chief_is_sent():
     whole = tf.data.Dataset.from_tensor_slices((np.arange(6), np.arange(6.0)))
     traced = traced_dataset(
