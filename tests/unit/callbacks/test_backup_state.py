@@ -134,9 +134,39 @@ def test_other_ranks_share_it(models, save, size):
         assert (float(loss.total.numpy()), float(loss.count.numpy())) == expected
 
 
+def test_variables_of_tensorflow_are_saved_last_and_may_be_made_later():
+    alone = SingleCollective()
+    with_raw, without = trained(), trained()
+    with_raw.layers[0].raw = tf.Variable(2.0)
+    variables = TrainingVariables(with_raw, with_metrics=True)
+    specs, equal, own = variables.take(alone)
+    saved = SavedVariables(specs, equal, [own], len(variables.raw))
+    with_raw.layers[0].raw.assign(3.0)
+    for model in (with_raw, without):
+        restored = TrainingVariables(model, with_metrics=False)
+        TrainingVariables(model, with_metrics=True).check(specs, "folder", saved.raw)
+        restored.restore(saved, alone, metrics=False)
+
+    assert saved.raw == 1
+    assert float(with_raw.layers[0].raw) == 2.0
+    assert values_of(without)[0] == values_of(with_raw)[0]
+
+
 def test_weights_that_ranks_have_of_their_own_stay_theirs(models, save):
-    """Without a strategy, such as those of layers that are local to a rank."""
+    """Without a strategy, as in layers that are local to a rank."""
+
+    def steps(model):
+        return int(model.optimizer.iterations.numpy())
+
     for rank, model in enumerate(models):
+        model.optimizer.iterations.assign(7 + rank)
+    saved = save(models)
+    # Integers may be states of generators.
+    give(saved, models[0], 3, 4)
+    assert steps(models[0]) == 7
+    for rank, model in enumerate(models):
+        give(saved, model, rank, 3)
+        assert steps(model) == 7 + rank
         model.layers[0].kernel.assign([rank, 1.0])
     saved = save(models)
     for rank, model in enumerate(models):

@@ -57,7 +57,10 @@ class Snapshot:
             from_bytes(content.tobytes()) for content in _named(arrays, _RANK).values()
         ]
         randoms = [_from_json(own.pop(_FACTS)) for own in ranks]
-        variables = SavedVariables(facts["variables"], _named(arrays, _VARIABLE), ranks)
+        equal = _named(arrays, _VARIABLE)
+        variables = SavedVariables(
+            facts["variables"], equal, ranks, facts.get("raw", 0)
+        )
         return cls(facts, variables, _named(arrays, _REMEMBERED), randoms)
 
     def random_of(self, rank: int) -> Mapping[str, Any]:
@@ -94,7 +97,7 @@ class Snapshot:
         build_from(model, self.facts.get("built", ()))
         step, length = self.facts["step"], self.facts["num_batches"]
         variables = TrainingVariables(model, with_metrics=step > 0)
-        variables.check(self.variables.specs, folder)
+        variables.check(self.variables.specs, folder, self.variables.raw)
         if step and None not in (length, num_batches) and length != num_batches:
             raise ValueError(
                 "backup_dir holds a state from within an epoch of other data. "
@@ -169,6 +172,7 @@ def take(
         "rates": state_of_rates(model),
         "built": built_from(model),
         "variables": specs,
+        "raw": len(variables.raw),
     }
     return lambda: to_bytes(
         {

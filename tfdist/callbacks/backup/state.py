@@ -49,11 +49,15 @@ Values = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class SavedVariables:
-    """Saved values of variables: those equal on all ranks, and those of each rank."""
+    """Saved values of variables, equal on all ranks or of each rank.
+
+    The last `raw` of them are `tf.Variable`s of the model.
+    """
 
     specs: Specs
     equal: Values
     by_rank: Sequence[Values]
+    raw: int = 0
 
     def value(self, index: int, rank: int, size: int) -> np.ndarray:
         """Return the value of a variable for a rank among `size` ranks."""
@@ -64,6 +68,9 @@ class SavedVariables:
         values = [_with_dtype(values[name], dtype) for values in self.by_rank]
         if len(values) == size:
             return values[rank]
+        if kind == OWN and not tf.as_dtype(dtype).is_floating:
+            # Such as the states of generators: a new rank reuses another's.
+            return values[rank % len(values)]
         if kind == OWN:
             raise ValueError(
                 "backup_dir holds variables that differ between ranks, of which there "
@@ -94,13 +101,16 @@ class TrainingVariables:
         self._is_apart = hooks is None
         if hooks is not None:
             self._others += hooks.gradient_state(model.trainable_variables)
-        self._others += _state_outside_keras(model)
+        reducing = [v for v in optimizers_of(model) if isinstance(v, OwnReduction)]
+        self._others += [v for one in reducing for v in one.variables_of_passes()]
+        # A step of parameter servers does not change them.
+        self.raw = [] if servers_of(model) is not None else _raw_state_of(model)
         self._of_layers = {id(variable) for variable in state_of_layers(model)}
 
     @property
     def variables(self) -> list[Any]:
-        """All of them, the metrics last."""
-        return [*self._others, *self._metrics]
+        """All of them, in the order in which they are saved."""
+        return [*self._others, *self._metrics, *self.raw]
 
     def take(self, collective: Collective) -> tuple[Specs, Values, Values]:
         """Return specs, equal values and own values; all ranks must call it."""
@@ -117,9 +127,13 @@ class TrainingVariables:
             (equal if kind == EQUAL else own)[str(index)] = _for_numpy(value)
         return specs, equal, own
 
-    def check(self, specs: Specs, folder: str) -> None:
-        """Refuse the specs of another model."""
+    def check(self, specs: Specs, folder: str, raw: int = 0) -> None:
+        """Refuse the specs of another model, of which `raw` are of TensorFlow."""
         mine = [_spec_of(variable) for variable in self.variables]
+        if raw != len(self.raw):
+            # The first step may make some.
+            mine = mine[: len(mine) - len(self.raw)]
+            specs = specs[: len(specs) - raw]
         for one, other in itertools.zip_longest(mine, specs):
             # Paths may differ: they count the layers created so far.
             if one is None or other is None or not _fits(one, other):
@@ -136,11 +150,11 @@ class TrainingVariables:
         """Restore the metrics, or all other variables."""
         variables = self._metrics if metrics else self._others
         for index, variable in enumerate(variables, len(self._others) * metrics):
-            value = saved.value(index, collective.rank, collective.size)
-            if isinstance(variable, tf.Variable):
+            variable.assign(saved.value(index, collective.rank, collective.size))
+        if not metrics and saved.raw == len(self.raw):
+            for index, variable in enumerate(self.raw, len(saved.specs) - saved.raw):
+                value = saved.value(index, collective.rank, collective.size)
                 assign_here(variable, value)
-            else:
-                variable.assign(value)
 
     def _value_of(self, variable: Any) -> np.ndarray:
         """Return the value of a variable; on the chief alone if one rank keeps it."""
@@ -178,15 +192,12 @@ class TrainingVariables:
         return kinds
 
 
-def _state_outside_keras(model: Any) -> list[Any]:
-    """Return the state of a model and its optimizers that is not in their variables."""
-    reducing = [one for one in optimizers_of(model) if isinstance(one, OwnReduction)]
-    of_passes = [v for one in reducing for v in one.variables_of_passes()]
+def _raw_state_of(model: Any) -> list[Any]:
+    """Return the `tf.Variable`s of a model that a training run needs to continue."""
     # The integers of devices may be states of generators, which differ.
-    is_kept = servers_of(model) is None
-    return of_passes + [
+    return [
         variable
-        for variable in (raw_state_of(model) if is_kept else ())
+        for variable in raw_state_of(model)
         if variable.dtype.is_floating or len(copies_here(variable)) == 1
     ]
 

@@ -95,13 +95,12 @@ def raw_variables_of(model: Any) -> list[Any]:
     """Return the `tf.Variable`s of a model that are not part of Keras's variables."""
     found = [*_View(model).descendants(), *state_of_losses(model, tf.Variable)]
     of_keras = {id(one._value) for one in found if isinstance(one, keras.Variable)}
-    return [
-        one for one in found if isinstance(one, tf.Variable) and id(one) not in of_keras
-    ]
+    raw = {id(one): one for one in found if isinstance(one, tf.Variable)}
+    return [one for key, one in raw.items() if key not in of_keras]
 
 
 def raw_state_of(model: Any) -> list[Any]:
-    """Return those of them with a value that can be sent and saved."""
+    """Return the `raw_variables_of` a model with values that can be sent and saved."""
     return [
         one
         for one in raw_variables_of(model)
