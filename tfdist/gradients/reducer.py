@@ -212,7 +212,7 @@ def _check_equal_counts(by_rank: list[list[str]], name: str) -> None:
 
 def path_of(variable: Any) -> str:
     """Return the path of a Keras variable, or the name of one of TensorFlow."""
-    return getattr(variable, "path", variable.name)
+    return variable.path if hasattr(variable, "path") else variable.name
 
 
 def size_bytes(gradient: Any) -> int:
