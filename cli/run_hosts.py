@@ -4,6 +4,7 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 
+from tfdist.cluster.detect import detect_outer
 from tfdist.cluster.hosts import (
     HostSlots,
     allocated_hosts,
@@ -66,6 +67,7 @@ def hosts_of(args: argparse.Namespace) -> Hosts | Pods | None:
                 f"Received: {option} {value} without -H and --hostfile. "
                 "Leave it out, or give the hosts, as in -H a:4,b:4."
             )
+        _check_is_the_only_one()
         return None
     if says_no_size:
         args.np = sum(host.slots for host in slots)
@@ -75,6 +77,20 @@ def hosts_of(args: argparse.Namespace) -> Hosts | Pods | None:
         "start_timeout_seconds": args.start_timeout,
     }
     return Hosts(slots, **{k: value for k, value in given.items() if value is not None})
+
+
+def _check_is_the_only_one() -> None:
+    """Raise `ValueError` in one of several processes that each would start a job."""
+    cluster = detect_outer()
+    if cluster.is_distributed:
+        others = ", ".join(f"{job}: {len(of)}" for job, of in cluster.jobs.items())
+        task = f"{cluster.task.type} {cluster.task.index}"
+        raise ValueError(
+            "Each process of this job would start another job, which does not know "
+            f"the others. Received: {others} in the environment, of which this is "
+            f"{task}; `tfdist env` tells the variables. Start the program there "
+            "without `tfdist run`, or set TF_CONFIG={} to train on each machine alone."
+        )
 
 
 def _allocated(

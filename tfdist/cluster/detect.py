@@ -82,6 +82,12 @@ def detect(env: Mapping[str, str] | None = None) -> Cluster:
     return Cluster() if resolver is None else resolver.resolve(env)
 
 
+def detect_outer(env: Mapping[str, str] = os.environ) -> Cluster:
+    """Return the cluster of this process, unless `tfdist run` has started it."""
+    # A program under `tfdist run` may well start jobs of its own.
+    return Cluster() if env.get("TFDIST_RUN_ID") else detect(env)
+
+
 def detect_membership(env: Mapping[str, str] = os.environ) -> Membership:
     """Return the rank, size and cluster of this process."""
     cluster, place, resolver = _choose(env)

@@ -306,6 +306,19 @@ def test_on_the_only_node_of_a_job_np_counts(launcher, slurm, monkeypatch):
     assert (launcher.job.size, launcher.hosts.slots) == (1, (HostSlots("n8", 1),))
 
 
+def test_a_job_within_each_task_of_another_is_refused(launcher, monkeypatch, refusal):
+    """Each pod of a TFJob would train with its own ranks, without an error."""
+    addresses = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", '
+    monkeypatch.setenv("TF_CONFIG", addresses + '"index": 1}}')
+
+    for options in [], ["-np", "4"]:
+        error = refusal("run", *options, "true")
+        assert "worker: 2 in the environment, of which this is worker 1" in error
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    main(["run", "-np", "4", "true"])
+    assert launcher.job.size == 4
+
+
 @pytest.mark.parametrize(("options", "size"), [([], 1), (["-np", "4"], 4)])
 @pytest.mark.usefixtures("pod")
 def test_a_pod_starts_its_part(options, size, launcher, capsys):
