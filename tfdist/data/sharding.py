@@ -72,18 +72,62 @@ def count_rows(
 ) -> tuple[Any, list[Any]]:
     """Return the number of rows of a batch, and how many each leaf has for each.
 
-    `zipped` tells which leaves belong to batches that were zipped, of several lengths:
-    8 and 24 rows are 8 rows, of 1 and 3. A leaf that is none of them has 0.
+    The targets of (inputs, targets) tell the number. `zipped` tells which leaves belong
+    to batches that were zipped, of several lengths: 8 and 24 rows are 8 rows, of 1 and
+    3. A leaf that is none of them has 0.
     """
     lengths = [_length(leaf) for leaf in tf.nest.flatten(batch)]
     if zipped is None:
-        rows = _common(lengths, batch)
+        rows = _common(_of_targets(batch, lengths) or lengths, batch)
         return rows, [_is_as_long(length, rows) for length in lengths]
     own = [length for length, is_own in zip(lengths, zipped, strict=True) if is_own]
     # Equal shares of all of them, also where the last batches end in odd lengths.
     rows = functools.reduce(_divisor, own)
     per_row = iter([length // rows for length in own])
     return rows, [next(per_row) if is_own else 0 for is_own in zipped]
+
+
+def check_inputs(batch: Any, rows: Any) -> Any:
+    """Return the number of rows to cut; raise if all inputs have other lengths.
+
+    Such inputs, for example the atoms of many molecules, have no share that belongs to
+    a share of the targets. The error is a `ValueError`, in a graph an
+    `InvalidArgumentError`.
+    """
+    inputs = batch[0] if _has_targets(batch) else None
+    lengths = [n for n in map(_length, tf.nest.flatten(inputs)) if n is not None]
+    if not lengths:
+        return rows
+    is_there = functools.reduce(tf.logical_or, [tf.equal(n, rows) for n in lengths])
+    error = [
+        "No input of a batch has as many rows as its targets, so that there is no "
+        "share of both. Received: inputs of",
+        *lengths,
+        "and targets of",
+        rows,
+        "rows. Call tfdist.data.shard on the batches before the `map` that changes "
+        "their lengths, or join batches of several lengths by tf.data.Dataset.zip.",
+    ]
+    if tf.get_static_value(is_there) in (False,):
+        raise ValueError(" ".join(map(str, error)))
+    with tf.control_dependencies([tf.debugging.Assert(is_there, error)]):
+        return tf.identity(rows)
+
+
+def _of_targets(batch: Any, lengths: list[Any]) -> list[Any]:
+    """Return the lengths of the targets, if there are any that are no constants."""
+    if not _has_targets(batch):
+        return []
+    first, count = (len(tf.nest.flatten(part)) for part in batch[:2])
+    targets = [n for n in lengths[first : first + count] if n is not None]
+    # Beside lengths that are not static, one that is belongs to a constant.
+    is_static = all(n is None or isinstance(n, int) for n in lengths)
+    return targets if is_static or not all(isinstance(n, int) for n in targets) else []
+
+
+def _has_targets(batch: Any) -> bool:
+    """Return whether a batch is (inputs, targets), or with weights."""
+    return isinstance(batch, tuple | list) and len(batch) in (2, 3)
 
 
 def _divisor(one: Any, other: Any) -> Any:
@@ -293,7 +337,8 @@ def shard(
 
     @tf.autograph.experimental.do_not_convert
     def cut(_: object, batch: object) -> object:
-        return cut_rows(batch, *share(rows_of(batch), rank, size))
+        rows = check_inputs(batch, rows_of(batch))
+        return cut_rows(batch, *share(rows, rank, size))
 
     # A dataset function gets a top-level tuple unpacked; enumerate prevents that.
     own = dataset.enumerate().map(cut, num_parallel_calls=tf.data.AUTOTUNE)

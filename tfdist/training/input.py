@@ -34,6 +34,7 @@ from tfdist.compat.tensorflow import (
 from tfdist.data.sharding import (
     Shard,
     at_least_one_row,
+    check_inputs,
     count_rows,
     cut_rows,
     is_rank_part,
@@ -96,6 +97,7 @@ class Feed:
             self._collective,
             partial(self._check_fingerprint, given_to(adapter)),
             may_be_empty=may_leave_ranks_empty(adapter, self._replicas),
+            is_cut=self._replicas > 1,
             first_rows=self.first_rows,
         )
 
@@ -154,6 +156,8 @@ def shard_plain(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Dat
     @tf.autograph.experimental.do_not_convert
     def cut(_: Any, batch: Any) -> Any:
         rows, with_rows = count_rows(batch, zipped)
+        if zipped is None:
+            rows = check_inputs(batch, rows)
         return cut_rows(batch, *share(rows, rank, size), with_rows)
 
     # With an index, `map` passes a tuple as one argument instead of unpacking it.
@@ -166,12 +170,14 @@ def shard_global(
     check: Callable[[int], None],
     *,
     may_be_empty: bool,
+    is_cut: bool = True,
     first_rows: Any = None,
 ) -> tf.data.Dataset:
     """Cut global batches into `Shard`s for Keras.
 
     `check` gets a fingerprint of the first batch of each epoch, and raises if ranks
     differ. With `may_be_empty` a batch may have fewer rows than there are ranks.
+    `is_cut` tells whether there are several ranks or devices.
     """
     rank, size = collective.rank, collective.size
     zipped = leaves_of_zipped(dataset)
@@ -183,6 +189,8 @@ def shard_global(
     def cut(state: Any, batch: Any) -> tuple[Any, Shard]:
         is_first, before = state
         rows, found = count_rows(batch, zipped)
+        if is_cut and zipped is None:
+            rows = check_inputs(batch, rows)
         rows = tf.convert_to_tensor(rows, tf.int64)
         # A constant may be as long as some batch, but hardly as all before it.
         per_row = tf.stack([tf.cast(one, tf.int64) for one in found])

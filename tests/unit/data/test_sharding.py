@@ -7,6 +7,8 @@ import tensorflow as tf
 from tfdist.data.sharding import (
     Shard,
     at_least_one_row,
+    check_inputs,
+    count_rows,
     cut_rows,
     is_rank_part,
     mark,
@@ -84,6 +86,33 @@ def test_a_batch_without_rows_is_refused(batch):
         r"dataset\.batch\(global_batch_size\) on the dataset\.",
     ):
         rows_of(batch)
+
+
+# Atoms and the molecule of each, bonds, and a target for each molecule.
+MOLECULES = (tf.range(9), tf.range(9), tf.range(7)), tf.range(4)
+
+
+def test_targets_tell_the_rows_and_inputs_must_have_as_many():
+    batch = (tf.range(2), tf.range(2), tf.range(4)), tf.range(4), tf.range(2)
+    assert [int(rows_of(MOLECULES)), int(rows_of(batch))] == [4, 4]
+    assert int(check_inputs(batch, rows_of(batch))) == 4
+
+    told = "inputs of 9 9 7 and targets of 4 rows. Call tfdist.data.shard"
+    with pytest.raises(ValueError, match=told):
+        check_inputs(MOLECULES, count_rows(MOLECULES)[0])
+
+
+def test_inputs_of_other_lengths_are_refused_in_a_graph():
+    def molecules():
+        yield MOLECULES
+
+    vector = tf.TensorSpec([None], tf.int32)
+    dataset = tf.data.Dataset.from_generator(
+        molecules, output_signature=((vector,) * 3, vector)
+    )
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="No input of a batch"):
+        [*shard(dataset, rank=0, size=2)]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
