@@ -87,7 +87,9 @@ def plan(
         threads = len(share)
         if job.workers is not None and not bind:
             threads = _threads_of_worker(machine, cluster)
-        defaults = {"PYTHONUNBUFFERED": "1"} | _threads(max(1, threads))
+        # Sets of strings have one order on all ranks, and after a restart.
+        defaults = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
+        defaults |= _threads(max(1, threads))
         defaults |= _OF_COLLECTIVES.get(job.collective, {})
         env = {name: text for name, text in defaults.items() if name not in environ}
         if not job.verbose:

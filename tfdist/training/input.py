@@ -53,23 +53,26 @@ _REMEDIES = {
         "arrays with other rows, or in another order, on each rank",
         "Draw, shuffle and split them alike on every rank: "
         "train_test_split(..., random_state=1), numpy.random.default_rng(1), or "
-        "keras.utils.set_random_seed(1) before all of it.",
+        "keras.utils.set_random_seed(1) before all of it. Sort sets; for them, and for "
+        "hash(), export PYTHONHASHSEED=0 on every rank.",
     ),
     Given.DATASET: (
         "a dataset that is shuffled, filtered or sharded in another way on each rank",
         "Make it after the strategy, which lets shuffles, and random operations of a "
         "map, flat_map or interleave, draw alike. For others, as in a filter, scan or "
         "tf.map_fn, call keras.utils.set_random_seed(1) at the start of the program. "
-        "Seed what Python code in it draws from, as by numpy.random.default_rng(1).",
+        "Seed what Python code in it draws from, as by numpy.random.default_rng(1), "
+        "and give a map that calls some no num_parallel_calls: threads draw in turn.",
     ),
     Given.BATCHES: (
         "a PyDataset, generator or loader with other rows, or in another order, on "
         "each rank",
         "Seed what it draws from alike on every rank: numpy.random.default_rng(1) in "
         "it, keras.utils.set_random_seed(1) at the start of the program, or "
-        "torch.manual_seed(1) for a DataLoader. Give each call of fit a new generator, "
-        "since what was read ahead of the last step is lost. Do not shard it by "
-        "tfdist.rank().",
+        "torch.manual_seed(1) for a DataLoader. With several workers, seed by the "
+        "index of the batch, since threads draw in turn. Give each call of fit a new "
+        "generator, since what was read ahead of the last step is lost. Do not shard "
+        "it by tfdist.rank().",
     ),
 }
 

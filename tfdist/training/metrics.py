@@ -13,6 +13,7 @@ from tfdist.collectives.base import Collective, name_in_graph
 from tfdist.compat.keras.compile_checks import replaces
 from tfdist.compat.keras.losses_and_metrics import Noted
 from tfdist.compat.mirrored import value_here
+from tfdist.compat.user_warnings import warn_user
 from tfdist.data.sharding import Shard, has_rows, rows_of
 
 
@@ -49,6 +50,12 @@ class MetricsOfRanks:
         steps[what].metrics = {
             i: metrics[id(leaf)] for i, leaf in enumerate(leaves) if id(leaf) in metrics
         }
+        results = [value for value, *_ in noted]
+        steps[what].derived = [
+            name
+            for name, log in outputs.items()
+            if id(log) not in metrics and depends_on(log, results)
+        ]
 
     def note_logs(self, trainer: Any, what: str, logs: Any) -> None:
         """Record the logs that a step has returned."""
@@ -103,6 +110,12 @@ class MetricsOfRanks:
         Floats of the same shape are averaged, weighted by rows. Other numbers are those
         of the last rank with rows.
         """
+        for name in step.derived:
+            warn_user(
+                f"The log {name!r} is an average of ranks. Received: a number that a "
+                "step computes from metrics, which has those of its own rows. Compute "
+                "it in get_metrics_result, whose metrics are those of all ranks."
+            )
         leaves = [_values(leaf) for leaf in tf.nest.flatten(step.logs)]
         numbers = {
             i: tf.cast(leaf, tf.float64) if leaf.dtype.is_floating else leaf
@@ -133,6 +146,8 @@ class _CustomStep:
     # Metrics with the key in their results, by index of the flattened logs.
     metrics: dict[int, tuple[Any, str | None]] = field(default_factory=dict)
     logs: Any = None
+    # The names of logs that are computed from results of metrics.
+    derived: list[str] = field(default_factory=list)
 
 
 def is_custom(trainer: Any) -> bool:
@@ -152,6 +167,22 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, tf.Tensor) and (
         value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool
     )
+
+
+def depends_on(number: Any, values: Sequence[Any]) -> bool:
+    """Return whether a tensor of a graph was computed from one of some values."""
+    if tf.executing_eagerly() or not isinstance(number, tf.Tensor):
+        return False
+    wanted = {id(value.op) for value in values if isinstance(value, tf.Tensor)}
+    seen, ahead = set[int](), [number.op]
+    while ahead:
+        operation = ahead.pop()
+        if id(operation) in wanted:
+            return True
+        if id(operation) not in seen:
+            seen.add(id(operation))
+            ahead += [tensor.op for tensor in operation.inputs]
+    return False
 
 
 def own_rows(outputs: Any, shard: Shard) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.collectives.base import Collective
-from tfdist.compat.keras.layers import weights_of
+from tfdist.compat.keras.layers import tables_of, weights_of
 from tfdist.compat.keras.learning_rates import accumulates, variables_of
 from tfdist.compat.keras.positions import (
     global_seed_state,
@@ -34,6 +34,7 @@ _BROADCAST_BYTES = 8 * 2**20
 
 def start_equal(trainer: Any, collective: Collective, root_rank: int = 0) -> None:
     """Broadcast the variables that all ranks keep, of a model and its optimizer."""
+    _check_equal_tables(trainer, collective)
     # Each rank holds its own part of these sums.
     parts = {id(variable) for variable in trainer.metrics_variables}
     variables = [
@@ -46,6 +47,25 @@ def start_equal(trainer: Any, collective: Collective, root_rank: int = 0) -> Non
     variables += raw_state_of(trainer)
     # Not the model's name, whose counter may differ on the chief.
     broadcast_equal(variables, "the model", collective, root_rank)
+
+
+def _check_equal_tables(trainer: Any, collective: Collective) -> None:
+    """Raise `RuntimeError` if preprocessing layers differ between ranks."""
+    mine = tables_of(trainer)
+    if not mine:
+        return
+    first, *others = collective.exchange("tables of layers", [*mine.values()])
+    for rank, theirs in enumerate(others, 1):
+        for name, one, other in zip(mine, first, theirs, strict=False):
+            is_text = isinstance(one, str)
+            # Other processors may round the mean of the same data in other ways.
+            if one != other if is_text else not np.allclose(one, other, rtol=1e-4):
+                raise RuntimeError(
+                    "Each rank must adapt a layer to the same data, or give it the "
+                    "same vocabulary. Received: other values in the layer "
+                    f"{name!r} on rank {rank} than on rank 0. Adapt it to the whole "
+                    "data on each rank, and sort a vocabulary that comes from a set."
+                )
 
 
 def broadcast_equal(

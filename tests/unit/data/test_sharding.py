@@ -1,9 +1,11 @@
 import json
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.compat.keras.layers import adapt_to_whole
 from tfdist.data.sharding import (
     Shard,
     at_least_one_row,
@@ -304,3 +306,17 @@ def test_a_rank_that_is_none_is_refused(given):
         r"tfdist\.rank\(\) and tfdist\.size\(\)\.",
     ):
         shard(whole(), rank=given[0], size=given[1])
+
+
+def test_layers_are_not_adapted_to_a_part(monkeypatch):
+    """Each rank would map its rows in another way."""
+    whole = tf.data.Dataset.from_tensor_slices([[1.0], [3.0]]).batch(2)
+    layer = keras.layers.Normalization()
+    adapt_to_whole(keras.layers.Normalization.adapt, layer, mark(whole))
+    assert layer.mean.numpy() == 2.0
+    tf_config = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", '
+    monkeypatch.setenv("TF_CONFIG", tf_config + '"index": 1}}')
+
+    adapt_to_whole(keras.layers.Normalization.adapt, layer, whole)
+    with pytest.raises(ValueError, match="must be adapted to the whole data"):
+        adapt_to_whole(keras.layers.Normalization.adapt, layer, mark(whole))

@@ -86,6 +86,8 @@ def test_what_the_user_has_set_wins_over_the_share():
 
     assert threads_of(spec) == ["2", "2", None]
     assert "PYTHONUNBUFFERED" not in spec.env
+    # Sets of strings have one order on all ranks.
+    assert spec.env["PYTHONHASHSEED"] == "0"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.collectives.single import SingleCollective
+from tfdist.compat.keras.losses_and_metrics import noted_results
 from tfdist.data.sharding import Shard
 from tfdist.training.metrics import MetricsOfRanks, gather_rows, join_rows, own_rows
 from tfdist.training.step import Step
@@ -117,6 +119,30 @@ def test_logs_that_are_not_float_numbers_are_equal_on_all_ranks(on_ranks):
     for text, its in zip("abc", found, strict=True):
         wanted = {"count": 5, "vector": [4.0, 7.0], "rows": [2.0, 3.0]}
         assert its == {**wanted, "text": text}
+
+
+def test_a_log_that_a_step_computes_from_metrics_is_warned_of(on_ranks):
+    class Squared(Custom):
+        def compute_metrics(self, x, y, y_pred, sample_weight=None):
+            logs = super().compute_metrics(x, y, y_pred, sample_weight)
+            return {**logs, "other": y[0, 0], "squared": logs["mae"] ** 2}
+
+    model = compiled("mae", model=Squared)
+    metrics = MetricsOfRanks(SingleCollective())
+
+    @tf.function
+    def step(x, y):
+        with noted_results(model) as noted:
+            logs = model.compute_metrics(x, y, model(x))
+        share = tf.constant(1.0, tf.float64)
+        metrics.note_step(model, "train_step", share, logs, noted)
+        return logs
+
+    logs = step(tf.ones([2, 1]), tf.ones([2, 1]))
+    metrics.note_logs(model, "train_step", logs)
+    with pytest.warns(UserWarning, match="'squared' is an average") as warned:
+        metrics.result(model, lambda logs: logs, logs)
+    assert len(warned) == 1
 
 
 def test_rows_that_are_ragged_twice_are_joined(on_ranks):

@@ -77,6 +77,41 @@ def test_variables_of_tensorflow_become_those_of_rank_zero(on_ranks):
     assert models[1].drawn[1].numpy() == b"1", "strings cannot be broadcast"
 
 
+def normalized(rank):
+    layer = keras.layers.Normalization()
+    layer.adapt(np.array([[1.0], [2.0 + rank]]))
+    return layer
+
+
+def looked_up(rank):
+    return keras.layers.StringLookup(vocabulary=["ab", "ba"][:: 1 - 2 * rank])
+
+
+@pytest.mark.parametrize(
+    ("layer_of", "is_refused"),
+    [
+        (looked_up, True),
+        (normalized, True),
+        (lambda rank: keras.layers.Discretization([1.0, 2.0 + rank]), True),
+        (lambda rank: looked_up(0), False),
+        (lambda rank: normalized(0), False),
+    ],
+)
+def test_layers_that_map_in_other_ways_are_refused(on_ranks, layer_of, is_refused):
+    layers = [layer_of(rank) for rank in range(2)]
+    dtype = "string" if isinstance(layers[0], keras.layers.StringLookup) else "float32"
+    models = [keras.Sequential([keras.Input((1,), dtype=dtype), one]) for one in layers]
+
+    def start(collective):
+        start_equal(models[collective.rank], collective)
+
+    if not is_refused:
+        on_ranks(2, start)
+        return
+    with pytest.raises(RuntimeError, match="other values in the layer .* on rank 1"):
+        on_ranks(2, start)
+
+
 def test_accumulated_gradients_stay_each_rank_s_own(on_ranks):
     """They are parts of a sum, and rank 0's would count once for every rank."""
     sgd = keras.optimizers.SGD(gradient_accumulation_steps=2)

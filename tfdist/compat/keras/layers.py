@@ -1,13 +1,17 @@
 """Batch normalization over ranks, and activity regularizers."""
 
+import zlib
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from tfdist.cluster.detect import detect_membership
 from tfdist.compat.keras.hooks import current_hooks, current_step
 from tfdist.compat.keras.versions import is_at_least
 from tfdist.compat.mirrored import outside
+from tfdist.data.sharding import is_rank_part
 
 
 class SharedBatchNormalization(keras.layers.BatchNormalization):
@@ -73,6 +77,35 @@ def weights_of(model: Any) -> list[Any]:
         for layer in model._flatten_layers()
         for variable in layer._trainable_variables
     ]
+
+
+def adapt_to_whole(original: Any, self: Any, data: Any, *args: Any, **kw: Any) -> Any:
+    """Adapt a preprocessing layer like Keras; refuse the part of one rank."""
+    is_part = isinstance(data, tf.data.Dataset) and is_rank_part(data)
+    if is_part and detect_membership().size > 1:
+        raise ValueError(
+            f"The layer {self.name!r} must be adapted to the whole data, since each "
+            "rank would map its rows in another way. Received: a dataset of this "
+            "rank's part. Adapt it before tfdist.data.shard, or to a dataset that was "
+            "read with rank=0, size=1."
+        )
+    return original(self, data, *args, **kw)
+
+
+def tables_of(model: Any) -> dict[str, str | list[float]]:
+    """Return what tells the tables of preprocessing layers apart, by layer."""
+    found: dict[str, str | list[float]] = {}
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.StringLookup | keras.layers.IntegerLookup):
+            found[layer.name] = hex(zlib.crc32(repr(layer.get_vocabulary()).encode()))
+        elif isinstance(layer, keras.layers.Discretization) and layer.bin_boundaries:
+            found[layer.name] = [float(np.sum(layer.bin_boundaries))]
+        elif isinstance(layer, keras.layers.Normalization) and layer.mean is not None:
+            found[layer.name] = [
+                float(np.sum(layer.mean)),
+                float(np.sum(layer.variance)),
+            ]
+    return found
 
 
 def is_normalized(model: Any, variable: Any) -> bool:

@@ -70,6 +70,11 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
         "Embedding.build": divided_tables.build_divided,
         "Embedding.call": pure_step.look_up_rows,
         "Layer.__call__": layers.call_inside,
+        "Discretization.adapt": layers.adapt_to_whole,
+        "IntegerLookup.adapt": layers.adapt_to_whole,
+        "Normalization.adapt": layers.adapt_to_whole,
+        "StringLookup.adapt": layers.adapt_to_whole,
+        "TextVectorization.adapt": layers.adapt_to_whole,
     },
     "legacy.saving.legacy_h5_format": {
         "load_model_from_hdf5": saving.load_existing,

@@ -25,6 +25,7 @@ from tfdist.strategies.parameter_server.batch_codec import (
     without_missing,
 )
 from tfdist.strategies.parameter_server.job import ServerJob
+from tfdist.training.metrics import depends_on
 
 _ROWS = tf.TensorSpec([3], tf.int64)
 _HANDLE = tf.TensorSpec([], tf.resource)
@@ -174,7 +175,7 @@ class PureStep:
         ):
             is_mean = variable.aggregation == "mean" and delta.dtype.is_floating
             is_known = is_sum or is_mean or momentum != 1.0
-            if not is_known and _depends_on(delta, leaves):
+            if not is_known and depends_on(delta, leaves):
                 raise ValueError(
                     "With consistency='sync' the state of a layer must say how the "
                     f"slices of a batch combine. Received: {variable.path}, which a "
@@ -349,7 +350,7 @@ class StepLogs:
         number = tf.convert_to_tensor(leaf)
         received = f"{number.dtype.name} of shape {number.shape}"
         is_number = number.dtype.is_floating or number.dtype.is_integer
-        is_derived = _depends_on(number, [value for value, *_ in noted])
+        is_derived = depends_on(number, [value for value, *_ in noted])
         if is_derived:
             received = "a number computed from the metric result of one batch"
         if number.shape.rank != 0 or not is_number or is_derived:
@@ -360,17 +361,3 @@ class StepLogs:
                 "compute it."
             )
         return tf.cast(number, tf.float64)
-
-
-def _depends_on(number: tf.Tensor, values: list[Any]) -> bool:
-    """Return whether a number in a graph was computed from one of some values."""
-    wanted = {id(value.op) for value in values if isinstance(value, tf.Tensor)}
-    seen, ahead = set[int](), [number.op]
-    while ahead:
-        operation = ahead.pop()
-        if id(operation) in wanted:
-            return True
-        if id(operation) not in seen:
-            seen.add(id(operation))
-            ahead += [tensor.op for tensor in operation.inputs]
-    return False
