@@ -108,7 +108,11 @@ def check_inputs(batch: Any, rows: Any) -> Any:
         "rows. Call tfdist.data.shard on the batches before the `map` that changes "
         "their lengths, or join batches of several lengths by tf.data.Dataset.zip.",
     ]
-    if tf.get_static_value(is_there) in (False,):
+    # With static lengths it is known now.
+    known = tf.get_static_value(is_there)
+    if known:
+        return rows
+    if known is not None:
         raise ValueError(" ".join(map(str, error)))
     with tf.control_dependencies([tf.debugging.Assert(is_there, error)]):
         return tf.identity(rows)

@@ -181,7 +181,8 @@ class Flight:
 
     def entries(self) -> list[Entry]:
         """Return the entries, as they began."""
-        return entries_of(self._memory, list(self._names))
+        # The rows first: another thread may add one with a new name meanwhile.
+        return entries_of(bytes(self._memory), list(self._names))
 
     def step_times(self, since: float = 0.0) -> list[StepTimes]:
         """Return the times of the training steps begun since a time, but the last."""

@@ -98,6 +98,7 @@ def test_targets_tell_the_rows_and_inputs_must_have_as_many():
     batch = (tf.range(2), tf.range(2), tf.range(4)), tf.range(4), tf.range(2)
     assert [int(rows_of(MOLECULES)), int(rows_of(batch))] == [4, 4]
     assert int(check_inputs(batch, rows_of(batch))) == 4
+    assert check_inputs(batch, 4) == 4
 
     told = "inputs of 9 9 7 and targets of 4 rows. Call tfdist.data.shard"
     with pytest.raises(ValueError, match=told):

@@ -1,6 +1,9 @@
 """Flight records of single ranks: what Python writes, and what is read."""
 
+import itertools
 import json
+import sys
+import threading
 
 import pytest
 
@@ -112,6 +115,27 @@ def test_the_last_entries_stay(memory):
     numbers = [each.number for each in flight.entries()]
 
     assert numbers == [*range(ROWS - (ROWS - 1 - GRAPH_ROWS) + 1, ROWS + 1)]
+
+
+def test_entries_are_read_while_others_get_new_names(memory):
+    flight, ended, before = Flight(memory), threading.Event(), sys.getswitchinterval()
+
+    def record():
+        for number in itertools.count():
+            with flight.entry(f"collective {number % 1000}"):
+                if ended.is_set():
+                    return
+
+    thread = threading.Thread(target=record)
+    sys.setswitchinterval(1e-4)
+    thread.start()
+    try:
+        for _ in range(20):
+            flight.entries()
+    finally:
+        ended.set()
+        thread.join()
+        sys.setswitchinterval(before)
 
 
 def test_names_without_end_share_one(memory):

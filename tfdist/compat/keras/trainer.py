@@ -56,19 +56,29 @@ def build_equal(
     if hooks is not None and hooks.has_peers:
         # Before Keras meets this rank's rows, and complains of their number.
         check_stateless(self)
-    spec = iterator._distributed_dataset.element_spec
-    build(self, spec.data if isinstance(spec, Shard) else spec)
+    if current_position() is not None or not replaces(self, "train_step", "test_step"):
+        spec = iterator._distributed_dataset.element_spec
+        build(self, spec.data if isinstance(spec, Shard) else spec)
+    else:
+        # It may change the batch before the model, or call layers that `call` does not.
+        prepare_optimizers(self)
     if hooks is not None and not hooks.is_alone:
         hooks.build(self, is_single_step=False)
 
 
 def build(model: Any, spec: Any) -> None:
     """Build a model, and what its compilation has made, for batches of a spec."""
+    prepare_optimizers(model)
+    with model.distribute_strategy.scope():
+        _build(model, spec)
+
+
+def prepare_optimizers(model: Any) -> None:
+    """Let the optimizers of a model reduce gradients over its ranks."""
     with model.distribute_strategy.scope():
         for optimizer in optimizers_of(model):
             adopt(optimizer)
             sum_before_overrides(optimizer)
-        _build(model, spec)
 
 
 def _build(model: Any, spec: Any) -> None:
