@@ -239,6 +239,32 @@ def with_other_inputs():
     return Other(sequential())
 
 
+def with_another_batch():
+    """A step that changes the rows, and trains a layer that `call` does not have."""
+    import keras
+    import tensorflow as tf
+
+    class Encoder(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.encoder = keras.layers.Dense(4, "tanh")
+            self.decoder = keras.layers.Dense(1)
+
+        def call(self, inputs):
+            return self.encoder(inputs)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                y_pred = self.decoder(self(x[:, 1:], training=True))
+                loss = tf.reduce_mean(tf.square(y_pred - tf.cast(y, y_pred.dtype)))
+            weights = self.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, weights), weights)
+            return {"loss": loss}
+
+    return Encoder()
+
+
 def penalty(discriminator, rows):
     """Return how far the norms of a model's gradients by its inputs are from one."""
     import tensorflow as tf
@@ -388,6 +414,7 @@ ROWS = {
         without_call, large_batches, metrics=["mae"], then=["evaluate", "predict"]
     ),
     "a call that takes other inputs": fitting(with_other_inputs, large_batches),
+    "a step that changes the batch": fitting(with_another_batch, large_batches),
     "a GAN without call": fitting(gan, large_batches, rows=ONE_ROW_LEFT),
     "rows of all ranks in a loss": fitting(
         contrasting, large_batches, rows=ONE_ROW_LEFT, optimizer=sgd, loss=None
