@@ -20,9 +20,11 @@ from tensorflow.python.ops import gen_random_ops as _plain
 from tensorflow.python.ops import gen_stateful_random_ops as _stateful
 from tensorflow.python.ops.parallel_for import control_flow_ops as _vectorized
 
+from tfdist.cluster.detect import detect_membership
 from tfdist.compat.mirrored import is_in_loop
 from tfdist.compat.patching import holding, within, wrap
 from tfdist.compat.tensorflow import global_seed
+from tfdist.data.sharding import is_rank_part
 
 
 class _Agreed:
@@ -102,6 +104,10 @@ class _Function:
 # No function has more draws, and no loop in a loop more iterations.
 _MOST_DRAWS = _MOST_ROWS = 2**16
 _FUNCTION: ContextVar[_Function | None] = ContextVar("function", default=None)
+# 2**32 by the golden ratio: multiples of it share few bits.
+_SPREAD = 0x9E3779B1
+# The rank whose part of the data the function that is being traced gets.
+_PART: ContextVar[int] = ContextVar("part", default=0)
 
 
 def seed_in_map(*, is_seeded: bool) -> Any:
@@ -113,6 +119,17 @@ def seed_in_map(*, is_seeded: bool) -> Any:
 def is_function_watched() -> bool:
     """Return whether a function is traced whose draws are to be alike on all ranks."""
     return _FUNCTION.get() is not None
+
+
+def seed_of(number: Any, seed: Any) -> Any:
+    """Return the seed of a rank, step or part; that of number 0 is the given one."""
+    spread = tf.cast(number * _SPREAD % 2**32, seed.dtype)
+    return tf.bitwise.bitwise_xor(seed, tf.stack([spread, tf.zeros_like(spread)]))
+
+
+def rank_of_part() -> int:
+    """Return the rank whose part of a dataset is mapped; 0 for the whole data."""
+    return _PART.get()
 
 
 def map_alike(
@@ -128,7 +145,10 @@ def map_alike(
     is_eager = tf.executing_eagerly()
     is_agreed = draws is not None and _is_global(dataset) if is_eager else outer
     if not is_agreed:
-        with within(_FUNCTION, None):
+        part = _PART.get()
+        if is_eager:
+            part = detect_membership().rank if is_rank_part(dataset) else 0
+        with within(_FUNCTION, None), within(_PART, part):
             return original(dataset, map_func, *args, **kwargs)
     function = _Function()
     with within(_FUNCTION, function):

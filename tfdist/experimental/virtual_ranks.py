@@ -10,10 +10,11 @@ from tfdist.collectives.base import Collective, name_in_graph
 from tfdist.compat.keras.compile_checks import normalizing_layers
 from tfdist.compat.keras.hooks import GradientPlan, any_hooks_of_model
 from tfdist.compat.patching import holding
+from tfdist.compat.random_pipelines import seed_of
 from tfdist.compat.tensorflow import global_seed, has_started
 from tfdist.data.sharding import Shard, part_of, shard_of, share
 from tfdist.gradients.tree import TreeReducer, sum_parts
-from tfdist.training.hooks import StrategyKerasHooks, seed_of
+from tfdist.training.hooks import StrategyKerasHooks
 from tfdist.training.metrics import MetricsOfRanks, is_custom
 from tfdist.training.step import Step, current_graph
 

@@ -8,12 +8,12 @@ import keras
 import tensorflow as tf
 
 from tfdist.collectives.base import Collective, name_in_graph
-from tfdist.collectives.ops import SPREAD
 from tfdist.compat.keras.hooks import KerasHooks, StepHooks
 from tfdist.compat.keras.learning_rates import accumulates
 from tfdist.compat.keras.losses_and_metrics import Noted, noted_results
 from tfdist.compat.keras.variables import note_raw
 from tfdist.compat.patching import holding
+from tfdist.compat.random_pipelines import seed_of
 from tfdist.compat.user_warnings import warn_user
 from tfdist.data.sharding import Shard, of_any_length, shard_of
 from tfdist.gradients.reducer import GradientReducer
@@ -124,12 +124,6 @@ class ReplicaHooks(RankGradients, StepHooks):
         if state is None or rank == 0 or tf.distribute.in_cross_replica_context():
             return seed
         return seed_of(rank, seed)
-
-
-def seed_of(number: Any, seed: Any) -> Any:
-    """Return the seed of a rank, step or part; that of number 0 is the given one."""
-    spread = tf.cast(number * SPREAD % 2**32, seed.dtype)
-    return tf.bitwise.bitwise_xor(seed, tf.stack([spread, tf.zeros_like(spread)]))
 
 
 class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tfdist.compat import random_pipelines as compat
 from tfdist.compat.keras.install import install
+from tfdist.data.sharding import shard
 
 ROWS = np.arange(128.0, dtype="float32").reshape(64, 2)
 
@@ -243,3 +244,22 @@ def test_outside_of_a_map_operations_draw_as_before():
     compat.draw_alike(1)
 
     assert not np.array_equal(one, tf.random.normal([9]))
+
+
+@pytest.mark.parametrize("draws", ["layer", "operation"])
+def test_parts_of_other_ranks_draw_other_numbers(draws, monkeypatch):
+    """The same row number of each part is another row of the data."""
+    tf_config = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", '
+
+    def drawn(rank):
+        monkeypatch.setenv("TF_CONFIG", f'{tf_config}"index": {rank}}}}}')
+        keras.utils.clear_session()
+        tf.random.set_seed(1)
+        layer = keras.layers.GaussianNoise(1.0, seed=3)
+        function = noisy if draws == "operation" else partial(layer, training=True)
+        part = shard(tf.data.Dataset.from_tensors(ROWS * 0.0), rank=rank, size=2)
+        return np.concatenate([*part.map(function).as_numpy_iterator()])
+
+    first, second = drawn(0), drawn(1)
+    np.testing.assert_array_equal(drawn(0), first)
+    assert not np.intersect1d(first, second).size

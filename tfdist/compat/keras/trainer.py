@@ -31,7 +31,12 @@ from tfdist.compat.keras.positions import (
     resumed_by,
 )
 from tfdist.compat.mirrored import building
-from tfdist.compat.random_pipelines import is_function_watched, seed_in_map
+from tfdist.compat.random_pipelines import (
+    is_function_watched,
+    rank_of_part,
+    seed_in_map,
+    seed_of,
+)
 from tfdist.compat.tensorflow import number_of
 from tfdist.data.sharding import Shard
 
@@ -299,19 +304,19 @@ def next_seed_of_rank(original: Any, self: Any, ordered: bool = True) -> Any:
     if of_element is not None:
         return tf.cast(of_element, self.state.dtype)
     draw = functools.partial(original, self, ordered)
+    if rank := rank_of_part():
+        return seed_of(rank, draw())
     hooks = current_hooks()
     return draw() if hooks is None else hooks.draw_seed(draw, self.state)
 
 
 def next_operation_seeds_of_rank(original: Any, op_seed: Any) -> Any:
     """Return the seeds of a random operation, which in a step differ between ranks."""
-    hooks = current_hooks()
-    if hooks is None:
-        return original(op_seed)
-    seeds = hooks.draw_seed(functools.partial(original, op_seed), None)
-    if tf.distribute.in_cross_replica_context():
-        return seeds
-    number = number_of(tf.distribute.get_replica_context())
+    hooks, number = current_hooks(), rank_of_part()
+    draw = functools.partial(original, op_seed)
+    seeds = draw() if hooks is None or number else hooks.draw_seed(draw, None)
+    if hooks is not None and not tf.distribute.in_cross_replica_context():
+        number = number or number_of(tf.distribute.get_replica_context())
     if seeds[0] is None or number == 0:
         return seeds
     # Seeds of operations count up from zero, so the number goes above them.

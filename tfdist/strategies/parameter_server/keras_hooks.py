@@ -13,13 +13,13 @@ from tfdist.compat.keras.compile_checks import check_built, synchronized_layers
 from tfdist.compat.keras.hooks import KerasHooks
 from tfdist.compat.keras.input import spec_of
 from tfdist.compat.keras.learning_rates import optimizers_of
+from tfdist.compat.random_pipelines import seed_of
 from tfdist.mixed_precision import LossScaleOptimizer
 from tfdist.strategies.parameter_server.batch_codec import as_tensors
 from tfdist.strategies.parameter_server.dispatcher import AHEAD, Work
 from tfdist.strategies.parameter_server.job import ServerJob
 from tfdist.strategies.parameter_server.training import Training
 from tfdist.strategies.parameter_server.worker_input import WorkerInput
-from tfdist.training.hooks import seed_of
 
 
 class ServerKerasHooks(KerasHooks):
