@@ -115,7 +115,7 @@ def options_done_wrong(model: Any) -> list[str]:
 
 def caveats(model: Any) -> list[str]:
     """Explain how a model on several processes differs from one on one process."""
-    return [*_of_layers(model), *_of_losses(model)]
+    return [*_of_layers(model), *_of_losses(model), *_of_metrics(model)]
 
 
 def check_stateless(model: Any) -> None:
@@ -214,6 +214,21 @@ def _of_losses(model: Any) -> list[str]:
                 "its own to compare. A larger batch for each process comes nearer."
             )
     return found
+
+
+def _of_metrics(model: Any) -> list[str]:
+    """Describe metrics whose state is not in variables, as far as they are built."""
+    compiled = getattr(model, "_compile_metrics", None)
+    is_built = compiled is not None and compiled.built
+    apart = (
+        [one.name for one in compiled.metrics if not one.variables] if is_built else []
+    )
+    if not apart:
+        return []
+    return [
+        f"Each rank has other results of the metrics {_some(sorted(apart))}, from its "
+        "own rows. Keep their state in variables, by add_variable."
+    ]
 
 
 def _some(names: list[str]) -> str:

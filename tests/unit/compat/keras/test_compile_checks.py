@@ -61,6 +61,24 @@ def test_what_depends_on_the_rows_of_a_process_is_named(layers, loss, named):
     assert named is None or named in found[0]
 
 
+def test_metrics_that_keep_a_state_of_their_own_are_named():
+    class Listed(keras.metrics.Metric):
+        def update_state(self, y, p, sample_weight=None):
+            pass
+
+        def result(self):
+            return 0.0
+
+    trained = model()
+    metrics = [Listed(name="listed"), "mae", keras.metrics.F1Score()]
+    trained.compile("sgd", "mse", metrics=metrics)
+    assert not caveats(trained)
+    trained.evaluate(tf.ones((2, 4)), tf.ones((2, 1)), verbose=0)
+
+    (found,) = caveats(trained)
+    assert found.startswith("Each rank has other results of the metrics listed, ")
+
+
 def test_layers_that_need_the_whole_batch_are_named():
     layers = [
         keras.layers.BatchNormalization(),
