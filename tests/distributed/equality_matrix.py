@@ -7,15 +7,15 @@ are special: what stands under "agreed" must be equal among the ranks, but may b
 another than on one process; what stands under "by_rank" may be anything.
 
 A module of the matrix holds its rows by name in `ROWS`, and its tests take the fixture
-`cells`. To add a row, add it there. In `make test` a row runs in one place: on two or
-three processes, on two devices of one, with central storage or on two devices of each
-of two processes, in turn. In `make test-all` it runs in two: on processes, and on
-devices or on more processes; a variant of another row in one; with TFDIST_EVERY_ROW=1
-everywhere. TensorFlow, MPI and Horovod join the processes in turn; TensorFlow joins
-three in the order and by the types that it has on GPUs. `make test` joins three by MPI
-only: few rows have such a turn, and processes take longer to start than a few rows to
-train. Little of a row depends on what joins them, and that has tests of its own on two
-and three of each. Horovod has no turn if not installed.
+`cells`. To add a row, add it there. In `make test` a quick row runs in one place: on
+two or three processes, on two devices of one, with central storage or on two devices of
+each of two processes, in turn. In `make test-all` each row runs in two: on processes,
+and on devices or on more processes; a variant of another row in one; with
+TFDIST_EVERY_ROW=1 everywhere. TensorFlow, MPI and Horovod join the processes in turn;
+TensorFlow joins three in the order and by the types that it has on GPUs. `make test`
+joins three by MPI only: few rows have such a turn, and processes take longer to start
+than a few rows to train. Little of a row depends on what joins them, and that has tests
+of its own on two and three of each. Horovod has no turn if not installed.
 
 In the columns `IN_PARTS` the strategy has virtual ranks. On one process such a row is
 compared with plain Keras, on more with that one process: to the bit.
@@ -177,12 +177,13 @@ class Cells:
             raise AssertionError("\n".join(lines))
 
 
-def everywhere(rows, *, variants=(), not_central=(), on_devices=()):
-    """Return each row with its columns; `make test` has one of them at most.
+def everywhere(rows, *, quick=(), variants=(), not_central=(), on_devices=()):
+    """Return each row with its columns; `make test` has one of the quick ones.
 
     Args:
         rows: The rows of a module, by name.
-        variants: The names of those that only `make test-all` runs, in one column.
+        quick: The names of those that `make test` runs.
+        variants: The names of those that have one column.
         not_central: The names of those that central storage refuses.
         on_devices: The names of those that `make test` runs on two devices.
     """
@@ -202,7 +203,7 @@ def everywhere(rows, *, variants=(), not_central=(), on_devices=()):
         for column in columns:
             if column == "central" and row in not_central:
                 continue
-            is_usual = column == turn[0] and row not in variants
+            is_usual = column == turn[0] and row in quick
             marks = () if is_usual else SLOW
             chosen.append(pytest.param(row, column, marks=marks))
     return chosen

@@ -295,6 +295,13 @@ ROWS = {
         updated_by_hand, optimizer=accumulated
     ),
 }
+# What `make test` runs; the others differ from one of them in less.
+QUICK = [
+    "positions",
+    "losses over the global batch size",
+    "variables of TensorFlow",
+    "gradients accumulated by hand",
+]
 
 
 @pytest.mark.parametrize(
@@ -302,6 +309,7 @@ ROWS = {
     # Its step changes variables itself, which central storage refuses.
     everywhere(
         ROWS,
+        quick=QUICK,
         not_central=[
             "variables of TensorFlow",
             "gradients accumulated by hand",

@@ -125,8 +125,16 @@ ROWS = {
 }
 # Another row of `make test` has its subject too.
 VARIANTS = ["schedule of Keras, multiplied"]
+# What `make test` runs; the others differ from one of them in less.
+QUICK = [
+    "warm-up, scale, schedule, two fits",
+    "BroadcastVariables",
+    "files of the chief",
+]
 
 
-@pytest.mark.parametrize(("row", "column"), everywhere(ROWS, variants=VARIANTS))
+@pytest.mark.parametrize(
+    ("row", "column"), everywhere(ROWS, quick=QUICK, variants=VARIANTS)
+)
 def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)

@@ -333,12 +333,28 @@ VARIANTS = [
     "evaluate and predict alone",
     "custom loop",
 ]
+# What `make test` runs; the others differ from one of them in less.
+QUICK = [
+    "uneven batches",
+    "fewer rows than ranks",
+    "sample_weight",
+    "validation_data",
+    "steps_per_execution",
+    "run_eagerly",
+    "jit_compile, clipped",
+    "several inputs and outputs",
+    "train_step and test_step",
+    "train_on_batch",
+]
 
 
 @pytest.mark.parametrize(
     ("row", "column"),
     everywhere(
-        ROWS, variants=VARIANTS, not_central=["jit_compile", "jit_compile, clipped"]
+        ROWS,
+        quick=QUICK,
+        variants=VARIANTS,
+        not_central=["jit_compile", "jit_compile, clipped"],
     ),
 )
 def test_n_processes_end_as_one(cells, column, row):

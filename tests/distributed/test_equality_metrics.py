@@ -264,15 +264,23 @@ VARIANTS = [
     "top, sparse",
     "classes",
 ]
+# What `make test` runs; the others differ from one of them in less.
+QUICK = [
+    "binary",
+    "categories",
+    "of its own",
+]
 
 
-@pytest.mark.parametrize(("row", "column"), everywhere(ROWS, variants=VARIANTS))
+@pytest.mark.parametrize(
+    ("row", "column"), everywhere(ROWS, quick=QUICK, variants=VARIANTS)
+)
 def test_n_processes_end_as_one(cells, column, row):
     cells.check(row, column)
 
 
 @pytest.mark.parametrize(
-    ("row", "column"), on_processes(ROWS, ["binary"], variants=VARIANTS)
+    ("row", "column"), on_processes(ROWS, ["binary"], quick=QUICK, variants=VARIANTS)
 )
 def test_counts_are_exact(cells, column, row):
     (right,) = cells.by_rank(row, PLAIN)

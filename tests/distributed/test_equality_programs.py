@@ -245,6 +245,13 @@ ROWS = {
     ),
     "assertions around two updates": fitting(asserting, large_batches, rows=97),
 }
+# What `make test` runs; the others differ from one of them in less.
+QUICK = [
+    "apply of a user's own",
+    "adapted in the scope",
+    "compiled by a callback",
+    "a loss for each row, in a step of its own",
+]
 
 
 @pytest.mark.parametrize(
@@ -252,6 +259,7 @@ ROWS = {
     # Its step changes weights, which central storage refuses.
     everywhere(
         ROWS,
+        quick=QUICK,
         not_central=["sharpness-aware"],
         on_devices=["assertions around two updates"],
     ),

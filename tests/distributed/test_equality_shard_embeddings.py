@@ -225,7 +225,17 @@ ROWS = {
     "given weights": fitting(given_weights),
     "a custom loop": looped,
 }
-# Another row of `make test` has the subject of each, or most of it.
+# What `make test` runs; the others differ from one of them in less.
+QUICK = (
+    "LazyAdam, one row left",
+    "a custom loop",
+    "global_clipnorm",
+    "several tables",
+    "shard_optimizer",
+)
+
+
+# Another row has the subject of each, or most of it.
 VARIANTS = (
     "clipvalue, decay",
     "run_eagerly",
@@ -249,7 +259,11 @@ ON_TWO = (
 def cells_of(rows):
     """Return each row with its columns: processes only, and for variants the most."""
     usual, most = COLUMNS
-    chosen = [pytest.param(row, usual) for row in rows if row not in VARIANTS]
+    chosen = [
+        pytest.param(row, usual, marks=() if row in QUICK else SLOW)
+        for row in rows
+        if row not in VARIANTS
+    ]
     others = [row for row in rows if row not in ON_TWO]
     return [*chosen, *(pytest.param(row, most, marks=SLOW) for row in others)]
 

@@ -144,7 +144,18 @@ ROWS = {
 }
 
 
-# Another row of `make test`, or `test_shard_optimizer.py`, has the subject of each.
+# What `make test` runs; the others differ from one of them in less.
+QUICK = (
+    "LossScaleOptimizer, accumulated and clipped",
+    "a custom loop",
+    "accumulation, global_clipnorm",
+    "global_clipnorm",
+    "one rank infinite",
+    "use_ema, overwrite",
+)
+
+
+# Another row, or `test_shard_optimizer.py`, has the subject of each.
 NOT_USUAL = (
     "Adafactor",
     "Adam",
@@ -157,7 +168,7 @@ NOT_USUAL = (
 )
 
 
-# The other rows of `make test` differ in options, and need one number of ranks.
+# The others differ in options, and need one number of ranks.
 ON_THREE = (
     "LazyAdam",
     "Muon",
@@ -172,7 +183,7 @@ def cells_of(rows):
     for row in rows:
         usual, most = COLUMNS
         if row not in NOT_USUAL:
-            chosen.append(pytest.param(row, usual))
+            chosen.append(pytest.param(row, usual, marks=() if row in QUICK else SLOW))
         if row in (*NOT_USUAL, *ON_THREE):
             chosen.append(pytest.param(row, most, marks=SLOW))
     return chosen
