@@ -1,13 +1,17 @@
-"""What every test gets: a clean environment, and readable reasons to skip."""
+"""What every test gets: a clean environment, readable reasons to skip, quick starts."""
 
+import fcntl
 import functools
 import gc
 import os
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +61,10 @@ MATRIX = "distributed/test_equality"
 
 # Which part of the slow tests may run, such as the second of three.
 PART, PARTS = map(int, os.environ.get("TFDIST_SLOW_PART", "1/1").split("/"))
+
+# Where Python looks for `sitecustomize`, and what that asks for a fork.
+STARTUP = str(Path(__file__).parent / "distributed" / "startup")
+FORK_SERVER = Path(__file__).parent / "distributed" / "fork_server.py"
 
 # How the variables begin in which a launcher or a scheduler describes a cluster.
 OF_LAUNCHERS = (
@@ -210,3 +218,54 @@ def _environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if name not in WRITTEN_BY_LIBRARIES
     }
+
+
+@pytest.fixture(scope="session")
+def fork_all(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[pytest.MonkeyPatch], None]]:
+    """What lets new Python processes be forked from one; see `fork_server.py`.
+
+    The first worker of xdist that needs that process starts it, for all.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    path = folder / "fork_server"
+    with open(folder / "fork_server.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        held = _hold(path)
+        if held is None:
+            path.unlink(missing_ok=True)
+            subprocess.run([sys.executable, FORK_SERVER, path], check=True)
+            held = _hold(path)
+    assert held is not None
+
+    def fork_all(patch: pytest.MonkeyPatch) -> None:
+        patch.setenv("PYTHONPATH", STARTUP, prepend=os.pathsep)
+        patch.setenv("TESTS_FORK_SERVER", str(path))
+
+    with held:
+        yield fork_all
+
+
+def _hold(path: Path) -> socket.socket | None:
+    """Return a connection, as long as which the fork server stays; None without one."""
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        held.connect(str(path))
+        held.send(b"hold")
+        if held.recv(16) == b"held":
+            return held
+    except OSError:
+        pass
+    held.close()
+    return None
+
+
+@pytest.fixture
+def forked(
+    fork_all: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fork the Python processes of this test, which otherwise start as a user's do."""
+    fork_all(monkeypatch)

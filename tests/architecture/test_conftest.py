@@ -25,7 +25,13 @@ def run_tests(tmp_path):
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-ra"],
             cwd=tmp_path,
-            env={**os.environ, "CI": "", **env},
+            # Plugins are of no use here, and take longer to import than the tests.
+            env={
+                **os.environ,
+                "CI": "",
+                "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+                **env,
+            },
             capture_output=True,
             text=True,
             check=False,

@@ -51,11 +51,11 @@ def values(samples):
     return st.one_of(st.sampled_from(samples), spoilt(samples), texts(samples))
 
 
-def fuzz(check, strategy):
+def fuzz(check, strategy, examples=EXAMPLES):
     """Check the same texts as ever, or other ones until the time is over."""
     run = given(strategy)(check)
     if not SECONDS:
-        settings(FUZZ, derandomize=True)(run)()
+        settings(FUZZ, derandomize=True, max_examples=examples)(run)()
         return
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:

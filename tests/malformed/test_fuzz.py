@@ -212,12 +212,13 @@ def test_resolvers(resolver):
             _, message = outcome(resolver.resolve, env)
             outcomes.add(bool(message))
 
-    fuzz(check, environments([resolver.name]))
+    fuzz(check, environments([resolver.name]), examples=40)
 
     # It would not be a test if all were refused; what guards know is never enough.
     assert outcomes == ({True} if resolver in GUARDS else {True, False})
 
 
+@pytest.mark.slow
 def test_several_resolvers_at_once():
     names = [resolver.name for resolver in (*RESOLVERS, *RANK_RESOLVERS)]
     pairs = [(first, second) for first in names for second in names]

@@ -1,4 +1,4 @@
-"""Start-up of the Python processes that distributed tests start; see `conftest.py`."""
+"""Start-up of the Python processes that tests start; see `tests/conftest.py`."""
 
 import os
 import sys

@@ -1,16 +1,18 @@
 """Files of saved states: whole or known to be damaged, and the previous one used."""
 
 import fcntl
+import multiprocessing
 import os
 import re
+import signal
 import socket
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from tfdist.callbacks.backup.files import StateFiles, from_bytes, is_whole, to_bytes
+
+SECONDS = 120
 
 
 def state(number):
@@ -134,17 +136,6 @@ def test_strays_of_killed_writers_are_removed_and_other_files_are_kept(two, fold
     assert names(folder) == sorted(others)
 
 
-HOLDS = """
-import sys
-from pathlib import Path
-from tfdist.callbacks.backup.files import StateFiles
-files = StateFiles(Path(sys.argv[1]), kept=2)
-files.lock()
-print("locked", flush=True)
-input()
-"""
-
-
 def test_a_lock_that_its_owner_has_removed_is_made_anew(files, folder, monkeypatch):
     """The owner leaves between the opening of the file and the lock."""
     lockf, locked = fcntl.lockf, []
@@ -161,15 +152,24 @@ def test_a_lock_that_its_owner_has_removed_is_made_anew(files, folder, monkeypat
     assert str(os.getpid()) in (folder / "lock").read_text()
 
 
+def hold(files, locked):
+    """Lock the folder, say so, and keep it until the process is killed."""
+    files.lock()
+    locked.send(True)
+    # If the test is killed, too, this ends some time.
+    signal.alarm(SECONDS)
+    signal.pause()
+
+
 def test_two_jobs_cannot_save_in_one_folder(files, folder):
     """A killed job leaves the file of its lock, and no lock."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDS, folder],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as other:
-        assert other.stdout.readline() == "locked\n"
+    fork = multiprocessing.get_context("fork")
+    reader, locked = fork.Pipe(duplex=False)
+    other = fork.Process(target=hold, args=(files, locked))
+    other.start()
+    try:
+        assert reader.poll(SECONDS)
+        assert reader.recv()
         owner = f"process {other.pid} on {socket.gethostname()}"
         message = (
             "Another job that runs saves its states in backup_dir. Received: "
@@ -178,8 +178,9 @@ def test_two_jobs_cannot_save_in_one_folder(files, folder):
         )
         with pytest.raises(OSError, match=f"^{re.escape(message)}$"):
             files.lock()
+    finally:
         other.kill()
-        other.wait()
+        other.join()
     assert names(folder) == ["lock"]
 
     files.lock()

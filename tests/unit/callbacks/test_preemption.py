@@ -9,7 +9,7 @@ from tfdist.callbacks.backup.backup_and_restore import received_stop_signals
 
 SECONDS = 120
 # Enough that some are ended before they have run a line of Python.
-FORKS = 50
+FORKS = 20
 
 
 def test_a_signal_after_the_last_step_stops_the_next_fit():

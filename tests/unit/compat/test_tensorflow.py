@@ -69,7 +69,7 @@ def test_what_our_strategies_override_is_still_there(kind, name):
         assert ours == theirs or name == "_local_results"
 
 
-def test_the_collectives_start_before_anything_else_and_can_be_ended():
+def test_the_collectives_start_before_anything_else_and_can_be_ended(forked):
     """One process is enough to see that the context takes the server."""
     program = f"""
         import tensorflow as tf

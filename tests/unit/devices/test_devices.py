@@ -119,7 +119,7 @@ print(message_of(tfdist.devices.log_placement))
 """
 
 
-def test_a_processor_is_split_and_placement_logged_before_tensorflow_starts():
+def test_a_processor_is_split_and_placement_logged_before_tensorflow_starts(forked):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
     )

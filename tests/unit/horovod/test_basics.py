@@ -79,7 +79,9 @@ except ImportError as error:
     ],
     ids=["missing", "built for another TensorFlow"],
 )
-def test_what_to_do_without_a_fitting_horovod_is_said_at_the_first_use(error, expected):
+def test_what_to_do_without_a_fitting_horovod_is_said_at_the_first_use(
+    forked, error, expected
+):
     done = subprocess.run(
         [sys.executable, "-c", BLOCKED.format(error=error)],
         capture_output=True,
@@ -126,7 +128,7 @@ print(model.compiled)
 
 
 @needs_horovod
-def test_a_model_is_compiled_in_one_line_with_its_first_optimizer():
+def test_a_model_is_compiled_in_one_line_with_its_first_optimizer(forked):
     done = subprocess.run(
         [sys.executable, "-c", ONE_LINE], capture_output=True, text=True, timeout=300
     )

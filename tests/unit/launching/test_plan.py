@@ -41,12 +41,12 @@ def threads_of(spec):
     return [spec.env.get(name) for name in THREADS]
 
 
-def test_thousands_of_processes_are_planned_in_seconds():
+def test_a_thousand_processes_are_planned_in_seconds():
     begun = time.process_time()
-    specs = specs_of(size=2000)
+    specs = specs_of(size=1000)
 
-    assert time.process_time() - begun < 20
-    assert specs[-1].env["TFDIST_LOCAL_RANK"] == "1999"
+    assert time.process_time() - begun < 5
+    assert specs[-1].env["TFDIST_LOCAL_RANK"] == "999"
 
 
 def test_each_rank_of_a_horovod_job_has_its_identity_besides():

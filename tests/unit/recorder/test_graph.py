@@ -157,7 +157,7 @@ with recorder.call("train_step"):
 """
 
 
-def test_a_killed_process_has_told_in_what_it_was(path):
+def test_a_killed_process_has_told_in_what_it_was(forked, path):
     ended = subprocess.run([sys.executable, "-c", KILLED], capture_output=True)
 
     assert ended.returncode == -9, ended.stderr

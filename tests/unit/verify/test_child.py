@@ -17,7 +17,7 @@ print(config.tensor_float_32_execution_enabled())
 """
 
 
-def test_tensor_float_32_stays_off(tmp_path):
+def test_tensor_float_32_stays_off(forked, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     own = {"folder": str(tmp_path), "lone": True, "order": None}
