@@ -59,10 +59,10 @@ def test_memory_that_grows_is_told_from_memory_that_does_not(script):
 
 
 def test_no_message_of_a_rank_ends_the_hub(script):
-    figures = script("hostile_peers").attack_hub(frames=5000)
+    figures = script("hostile_peers").attack_hub(frames=1000)
 
-    assert figures["frames_handled"] >= 5000
-    assert figures["hubs"] > 100  # For each strange message the rank is cut off.
+    assert figures["frames_handled"] >= 1000
+    assert figures["hubs"] > 20  # For each strange message the rank is cut off.
 
 
 def test_a_fault_is_judged_by_the_words_of_its_cause_and_rank(script):
@@ -279,7 +279,9 @@ def test_arguments_of_training_that_are_rejected(options, error, script):
         script("training").measure_all(args(**options))
 
 
-@pytest.mark.parametrize("collective", [None, "tensorflow"])
+@pytest.mark.parametrize(
+    "collective", [pytest.param(None, marks=pytest.mark.slow), "tensorflow"]
+)
 def test_training_leaves_out_the_block_that_compiles(collective, turn, script):
     blocks = script("training").measure(
         turn,

@@ -70,6 +70,15 @@ def made(**options):
     return model
 
 
+def small(optimizer="sgd", **options):
+    """Return a model whose step is soon traced."""
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(optimizer, "mse", **options)
+    tf.random.set_seed(None)
+    return model
+
+
 def train(model, folder, *callbacks, data=(X, Y), freq="epoch", **options):
     """Train a model, as far as the callbacks let it."""
     fitting = {"epochs": EPOCHS, "verbose": 0, **options}
@@ -157,11 +166,24 @@ def check_resumed(undisturbed):
     return check
 
 
-@pytest.mark.parametrize("freq", ["epoch", 2])
-def test_a_resumed_training_ends_as_an_undisturbed_one(folder, check_resumed, freq):
-    history = check_resumed(folder, 8, freq=freq, validation_split=0.2)
+# With a fifth for the validation, an epoch has four steps.
+@pytest.mark.parametrize(
+    ("freq", "step", "place"),
+    [
+        pytest.param("epoch", 8, "8 steps, 0 of them in epoch 3", marks=SLOW),
+        (2, 7, "6 steps, 2 of them in epoch 2"),
+    ],
+)
+def test_a_resumed_training_ends_as_an_undisturbed_one(
+    folder, check_resumed, capsys, freq, step, place
+):
+    history = check_resumed(folder, step, freq=freq, validation_split=0.2)
 
     assert [len(values) for values in history.values()] == [EPOCHS] * 4
+    # Neither of the trainings before has said anything.
+    assert capsys.readouterr().err == (
+        f"tfdist: goes on after {place}, from the state in {folder}.\n"
+    )
 
 
 class OfItsOwn(keras.Model):
@@ -186,13 +208,17 @@ class OfItsOwn(keras.Model):
 
 
 @pytest.mark.parametrize(
-    ("double", "kept"), [(True, ["00000001", "00000002"]), (False, ["00000002"])]
+    ("double", "kept"),
+    [
+        (True, ["00000001", "00000002"]),
+        pytest.param(False, ["00000002"], marks=SLOW),
+    ],
 )
 def test_states_are_saved_every_seven_steps_and_may_be_kept(folder, double, kept):
     backup = BackupAndRestore(
         folder, save_freq=7, double_checkpoint=double, delete_checkpoint=False
     )
-    made().fit(X, Y, batch_size=4, epochs=3, verbose=0, callbacks=[backup])
+    small().fit(X, Y, batch_size=4, epochs=3, verbose=0, callbacks=[backup])
 
     assert sorted(os.listdir(folder)) == [f"state-{number}.npys" for number in kept]
     assert newest(folder)["made"] == 14
@@ -241,11 +267,8 @@ def made_of_passes():
     import tfdist.horovod as hvd
 
     hvd.init()
-    model = made()
     inner = keras.optimizers.SGD(0.1)
-    optimizer = hvd.DistributedOptimizer(inner, backward_passes_per_step=2)
-    model.compile(optimizer, "mse", metrics=["mae"])
-    return model
+    return small(hvd.DistributedOptimizer(inner, backward_passes_per_step=2))
 
 
 def made_of(kind):
@@ -261,9 +284,9 @@ def made_of(kind):
 @pytest.mark.parametrize(
     ("make", "step", "options"),
     [
-        (partial(made, run_eagerly=True), 8, {"freq": 2}),
+        pytest.param(partial(made, run_eagerly=True), 8, {"freq": 2}, marks=SLOW),
         (partial(made, steps_per_execution=2), 4, {"freq": 2}),
-        (made, 5, {"freq": 1, "data": uncounted}),
+        pytest.param(made, 5, {"freq": 1, "data": uncounted}, marks=SLOW),
         pytest.param(made, 8, {"freq": 1, "data": uncounted}, marks=SLOW),
         pytest.param(made, 8, {"freq": 2, "initial_epoch": 2, "epochs": 5}, marks=SLOW),
         pytest.param(partial(made_of, WithoutCall), 8, {"freq": 1}, marks=SLOW),
@@ -302,27 +325,16 @@ def test_an_epoch_of_which_no_step_is_left_has_its_logs(folder, undisturbed):
     assert resumed.history == history
 
 
-def test_a_line_says_so(folder, capsys):
-    train(made(), folder, Cutting(8), freq=2)
-    assert capsys.readouterr().err == ""
-    train(made(), folder, freq=2)
-
-    assert capsys.readouterr().err == (
-        "tfdist: goes on after 8 steps, 3 of them in epoch 2, from the state in "
-        f"{folder}.\n"
-    )
-
-
 def stopping():
     return keras.callbacks.EarlyStopping("loss", patience=1, min_delta=100.0)
 
 
 def test_what_early_stopping_has_decided_holds(folder, undisturbed, check_resumed):
-    history = check_resumed(folder, 6, callbacks=lambda: [stopping()])
+    history = check_resumed(folder, 6, small, lambda: [stopping()])
     assert len(history["loss"]) == 2
 
-    values, _ = undisturbed(made, stopping())
-    again = made()
+    values, _ = undisturbed(small, stopping())
+    again = small()
     watching = Watching()
     resumed = train(again, folder, stopping(), watching)
     assert_equal(again, values)
@@ -345,12 +357,12 @@ def test_a_rate_that_another_callback_has_changed_is_not_scaled_twice(
     def callbacks():
         return [LearningRateSchedule(lambda _: 0.1), Halving()]
 
-    check_resumed(folder, 7, callbacks=callbacks)
+    check_resumed(folder, 7, small, callbacks)
 
 
 def test_two_fits_with_one_instance_that_are_cut_off(folder):
     backup = BackupAndRestore(folder, save_freq=2)
-    model = made()
+    model = small()
     options = {"batch_size": 4, "epochs": EPOCHS, "verbose": 0}
     for step in (3, 4, 4):
         with pytest.raises(CutOff):
@@ -361,6 +373,7 @@ def test_two_fits_with_one_instance_that_are_cut_off(folder):
     assert not folder.exists()
 
 
+@SLOW
 def test_a_damaged_state_costs_an_epoch_only(folder, undisturbed, capsys):
     values, history = undisturbed()
     train(made(), folder, Cutting(12))
@@ -376,6 +389,7 @@ def test_a_damaged_state_costs_an_epoch_only(folder, undisturbed, capsys):
     assert resumed.history == history
 
 
+@SLOW
 def test_callbacks_that_look_at_the_model_disturb_nothing(folder, check_resumed):
     class Looking(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -394,6 +408,7 @@ def test_callbacks_that_look_at_the_model_disturb_nothing(folder, check_resumed)
     check_resumed(folder, 8, make, lambda: [Looking()], freq=2)
 
 
+@SLOW
 def test_what_is_best_so_far_is_known(folder):
     def best():
         options = {"save_best_only": True, "mode": "max"}
@@ -407,22 +422,22 @@ def test_what_is_best_so_far_is_known(folder):
 
 
 def test_other_data_is_taken_from_the_next_epoch_on(folder):
-    train(made(), folder, Cutting(8))
+    train(small(), folder, Cutting(8))
     watching = Watching()
-    train(made(), folder, watching, data=(X[:8], Y[:8]))
+    train(small(), folder, watching, data=(X[:8], Y[:8]))
 
     assert watching.batches == [0, 1] * 2
 
 
 def test_a_state_from_within_an_execution_is_refused(folder):
-    train(made(), folder, Cutting(3), freq=1)
+    train(small(), folder, Cutting(3), freq=1)
     with pytest.raises(
         ValueError,
         match=r"^backup_dir holds a state from between steps that are now made in one "
         rf"go\. Received: {folder} after step 3, with steps_per_execution=2\. Compile "
         r"the model with one that divides it, or remove the folder",
     ):
-        train(made(steps_per_execution=2), folder)
+        train(small(steps_per_execution=2), folder)
 
 
 def test_only_one_can_say_where_to_begin(folder):
@@ -459,7 +474,7 @@ def test_a_full_disk_ends_the_training(folder, fill_disk, monkeypatch, tmp_path)
     monkeypatch.setenv(PROGRESS_VARIABLE, str(progress))
     fill_disk()
     with pytest.raises(OSError, match=FULL):
-        train(made(), folder)
+        train(small(), folder)
     assert os.listdir(folder) == []
     # The launcher must not say that a step is saved, and blames the rank that saves.
     assert read_saved_step(progress) == 0
@@ -467,7 +482,7 @@ def test_a_full_disk_ends_the_training(folder, fill_disk, monkeypatch, tmp_path)
 
     monkeypatch.undo()
     monkeypatch.setenv(PROGRESS_VARIABLE, str(progress))
-    train(made(), folder)
+    train(small(), folder)
     assert read_saved_step(progress) == STEPS * EPOCHS
 
 
@@ -513,7 +528,7 @@ class Signals(keras.callbacks.Callback):
         (signal.SIGTERM, 2, 100),
         pytest.param(signal.SIGUSR1, 0, "epoch", marks=SLOW),
         pytest.param(signal.SIGTERM, STEPS - 1, "epoch", marks=SLOW),
-        (signal.SIGTERM, None, 100),
+        pytest.param(signal.SIGTERM, None, 100, marks=SLOW),
     ],
 )
 def test_a_signal_saves_the_step_and_ends_the_program(
@@ -544,7 +559,7 @@ def test_a_handler_of_the_program_stays(folder):
     received = []
     before = signal.signal(signal.SIGTERM, lambda *_: received.append(1))
     try:
-        assert train(made(), folder, Signals(signal.SIGTERM, batch=0)) is not None
+        assert train(small(), folder, Signals(signal.SIGTERM, batch=0)) is not None
     finally:
         signal.signal(signal.SIGTERM, before)
     assert len(received) == EPOCHS

@@ -18,10 +18,17 @@ from tfdist.compat.keras.learning_rates import leaf_optimizers
 from tfdist.optimizers import Lars
 from tfdist.strategies import ParameterServerStrategy
 
+SLOW = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("rule", "size", "expected"),
-    [("linear", 8, 0.8), ("sqrt", 4, 0.2), ("none", 8, 0.1), ("linear", None, 0.1)],
+    [
+        ("linear", 8, 0.8),
+        ("sqrt", 4, 0.2),
+        ("none", 8, 0.1),
+        pytest.param("linear", None, 0.1, marks=SLOW),
+    ],
 )
 def test_the_rate_is_scaled_before_the_first_step(fit, rates, rule, size, expected):
     fit(LearningRateScale(rule, size=size), rates)
@@ -76,6 +83,7 @@ def test_an_optimizer_that_has_trained_is_not_scaled_by_guess(fit, rates):
     assert rates.values == [0.2, 0.4]
 
 
+@SLOW
 def test_the_rate_before_all_factors_can_be_told_after_loading(
     model, fit, rates, tmp_path
 ):
@@ -93,6 +101,7 @@ def test_the_rate_before_all_factors_can_be_told_after_loading(
     assert rates.values == [0.0125, 0.00625]
 
 
+@SLOW
 @pytest.mark.skipif(
     not hasattr(keras.optimizers, "MultiOptimizer"), reason="new in Keras 3.14"
 )
@@ -161,7 +170,7 @@ def test_without_staircase_a_function_is_given_parts_of_epochs(fit, rates):
     assert rates.values == pytest.approx([0.1 * (1 + epoch) for epoch in given])
 
 
-@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("order", [pytest.param(1, marks=SLOW), -1])
 def test_a_scaled_rate_is_multiplied_in_any_order(fit, rates, order):
     both = [LearningRateScale(size=4), LearningRateSchedule(0.5)][::order]
     fit(*both, rates, steps=1, epochs=3)
@@ -170,8 +179,15 @@ def test_a_scaled_rate_is_multiplied_in_any_order(fit, rates, order):
     assert rates.values == [0.4, 0.2, 0.1, 0.2, 0.1]
 
 
-@pytest.mark.parametrize("is_scheduled", [False, True])
-@pytest.mark.parametrize("correction", [True, False])
+@pytest.mark.parametrize(
+    ("correction", "is_scheduled"),
+    [
+        (True, False),
+        (False, True),
+        pytest.param(True, True, marks=SLOW),
+        pytest.param(False, False, marks=SLOW),
+    ],
+)
 def test_the_velocity_is_corrected_as_in_the_paper(
     compiled, fit, correction, is_scheduled
 ):
@@ -213,7 +229,7 @@ def horovods(rate, size, epochs, steps):
     return [*(rate / size * (epoch * (size - 1) / epochs + 1)), rate]
 
 
-@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("order", [1, pytest.param(-1, marks=SLOW)])
 def test_each_step_has_the_rate_of_horovod_s_formula(fit, rates, order):
     both = [LearningRateScale(size=8), LearningRateWarmup(warmup_epochs=2)][::order]
     fit(*both, rates, steps=3, epochs=3)
@@ -284,7 +300,7 @@ def test_only_momentum_is_corrected(make, expected):
 # What stays with an optimizer.
 
 
-@pytest.mark.parametrize("multiplier", [0.01, 0.0])
+@pytest.mark.parametrize("multiplier", [0.01, pytest.param(0.0, marks=SLOW)])
 def test_what_is_set_between_fits_is_scaled_and_not_decayed(
     model, fit, rates, multiplier
 ):
@@ -304,6 +320,7 @@ class Halving(keras.callbacks.Callback):
         self.model.optimizer.learning_rate = self.model.optimizer.learning_rate / 2
 
 
+@SLOW
 def test_what_others_change_is_one_more_factor(fit, rates):
     fit(
         LearningRateSchedule(0.1), LearningRateScale(size=2), Halving(), rates, epochs=3

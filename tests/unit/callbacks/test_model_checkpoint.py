@@ -85,7 +85,14 @@ def test_strays_go_when_the_next_training_begins(train, tmp_path):
     assert names(tmp_path) == sorted([*others, "best-1.keras"])
 
 
-@pytest.mark.parametrize("name", ["m.keras", "m.h5", "m.weights.h5"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "m.keras",
+        pytest.param("m.h5", marks=pytest.mark.slow),
+        pytest.param("m.weights.h5", marks=pytest.mark.slow),
+    ],
+)
 def test_a_file_that_fails_leaves_the_old_one(train, fill_disk, tmp_path, name):
     path = tmp_path / name
     callback = ModelCheckpoint(path, save_weights_only="weights" in name)

@@ -20,7 +20,7 @@ def test_arguments_that_are_refused(options, message):
         Sentinel(**options)
 
 
-@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("order", [1, pytest.param(-1, marks=pytest.mark.slow)])
 def test_steps_are_counted_on_after_a_restart(model, tmp_path, order):
     class Ends(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):

@@ -103,7 +103,7 @@ def strategy_with(collective):
     return strategy
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_chief_says_once_why_nothing_was_measured(rank, capsys):
     collective = Collective(rank, (0.0, 0.0, 2, 0.0))
     model = model_of(strategy=strategy_with(collective))

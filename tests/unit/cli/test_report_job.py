@@ -214,20 +214,26 @@ def test_hostile_texts_are_text(write, folder, page):
     assert "is not a whole flight record" in found.sections["Remarks"][0]
 
 
+def slow(*arguments):
+    return pytest.param(*arguments, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("epochs", "section", "said"),
     [
         ([], "Loss", "No epoch with a finite loss has ended."),
-        ([], "What limits the steps", "No epoch has the times of all ranks."),
+        slow([], "What limits the steps", "No epoch has the times of all ranks."),
         ([(1, TIMES, {"loss": 1.0})], "Examples per second", "tfdist.callbacks.Throug"),
-        ([(1, None, {"loss": 1.0})], "Time of a step", "No epoch has the times"),
-        ([(1, None, {"loss": 1.0})], "Shares of a step", "No epoch has the times"),
-        ([(1, [[0.0, 0, 0]] * 2, {})], "Shares of a step", "No epoch has the times"),
+        slow([(1, None, {"loss": 1.0})], "Time of a step", "No epoch has the times"),
+        slow([(1, None, {"loss": 1.0})], "Shares of a step", "No epoch has the times"),
+        slow(
+            [(1, [[0.0, 0, 0]] * 2, {})], "Shares of a step", "No epoch has the times"
+        ),
         ([(1, [[1, 2, 0.5]] * 2, {})], "Shares of a step", "No epoch has the times"),
-        ([(1, [[1, 0, math.nan]] * 2, {})], "Time of a step", "No epoch has the"),
-        ([(1, TIMES, {"loss": math.nan})], "Loss", "No epoch with a finite loss"),
-        ([(1, TIMES, {"loss": 1e300})], "Loss", "No epoch with a finite loss"),
-        ([(1, TIMES, {"mse": 1.0})], "Loss", "No epoch with a finite loss"),
+        slow([(1, [[1, 0, math.nan]] * 2, {})], "Time of a step", "No epoch has the"),
+        slow([(1, TIMES, {"loss": math.nan})], "Loss", "No epoch with a finite loss"),
+        slow([(1, TIMES, {"loss": 1e300})], "Loss", "No epoch with a finite loss"),
+        slow([(1, TIMES, {"mse": 1.0})], "Loss", "No epoch with a finite loss"),
     ],
 )
 def test_what_is_missing_is_said_in_place_of_a_picture(
@@ -251,6 +257,7 @@ def test_of_many_ranks_the_slowest_are_drawn(write, drawn):
     assert len(drawn(draw_shares).get_yticks()) == 8
 
 
+@pytest.mark.slow
 def test_a_first_start_that_left_no_record(write, folder, page):
     write([(1, TIMES, {"loss": 1.0})], 1)
     note_end(folder / "logs", End(0, 1e9, 1e9 + 30, "rank 1 failed.", None))
@@ -262,6 +269,7 @@ def test_a_first_start_that_left_no_record(write, folder, page):
     assert happened[2].startswith("restart 1: epochs 1 to 1 ended; its end is not")
 
 
+@pytest.mark.slow
 def test_damaged_files_are_left_out(job, folder, page):
     (folder / "logs" / "job.jsonl").write_text('[]\n{"start": 1e400}\n\n{"start"')
     (folder / "logs" / "restart1" / "rank.1.flight").write_text("a")

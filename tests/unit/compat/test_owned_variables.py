@@ -95,7 +95,13 @@ def sparse(variable, value):
 
 
 @pytest.mark.parametrize("gradient_of", [dense, sparse])
-@pytest.mark.parametrize("name", ELEMENTWISE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("Adam", "SGD") else pytest.mark.slow)
+        for name in ELEMENTWISE
+    ],
+)
 def test_a_rank_updates_its_rows_of_a_large_weight(strategy, name, gradient_of):
     if not hasattr(keras.optimizers.Optimizer, "add_optimizer_variables"):
         pytest.skip("Keras before 3.10 keeps whole weights")

@@ -9,6 +9,7 @@ from tfdist.compat import random_pipelines as compat
 from tfdist.compat.keras.install import install
 from tfdist.data.sharding import shard
 
+SLOW = pytest.mark.slow
 ROWS = np.arange(128.0, dtype="float32").reshape(64, 2)
 
 
@@ -100,7 +101,17 @@ MADE = {name: partial(mapped, function) for name, function in UNSEEDED.items()} 
 }
 
 
-@pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+# The next test has all operations in one function.
+QUICK = ("normal", "branches", "pairs", "tf.function", "flat_map")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(make, id=name, marks=() if name in QUICK else SLOW)
+        for name, make in MADE.items()
+    ],
+)
 def test_operations_without_a_seed_draw_alike_on_all_ranks(make):
     def draws(seed):
         compat.draw_alike(seed)
@@ -113,17 +124,42 @@ def test_operations_without_a_seed_draw_alike_on_all_ranks(make):
     assert not np.array_equal(*one), "each epoch draws anew"
 
 
+def test_operations_without_a_seed_draw_alike_in_one_function():
+    def draw_all(x):
+        drawn = {}
+        for name, draw in UNSEEDED.items():
+            drawn[name] = draw(x)
+        return drawn
+
+    def draws(seed):
+        compat.draw_alike(seed)
+        dataset = mapped(draw_all)
+        seen = [[*dataset] for _ in range(2)]
+        return {
+            name: [epochs([row[name] for row in rows], 1)[0] for rows in seen]
+            for name in UNSEEDED
+        }
+
+    one, again, other = draws(7), draws(7), draws(8)
+
+    for name, drawn in one.items():
+        np.testing.assert_array_equal(drawn, again[name], err_msg=name)
+        assert not np.array_equal(drawn, other[name]), name
+        assert not np.array_equal(*drawn), f"{name}: each epoch draws anew"
+
+
 @pytest.mark.parametrize(
     ("batch", "function", "count"),
     [
         (1, lambda x: (tf.random.uniform([]), tf.random.uniform([])), 2 * len(ROWS)),
         (8, lambda x: tf.map_fn(lambda _: tf.random.uniform([]), x[:, 0]), len(ROWS)),
-        (
+        pytest.param(
             32,
             lambda x: tf.vectorized_map(
                 lambda row: tf.vectorized_map(lambda _: tf.random.uniform([]), row), x
             ),
             2 * len(ROWS),
+            marks=SLOW,
         ),
     ],
     ids=["elements and operations", "iterations of a loop", "of a vectorized loop"],
@@ -135,7 +171,7 @@ def test_each_has_numbers_of_its_own(batch, function, count):
     assert len(np.unique(epochs(dataset, 1))) == count
 
 
-@pytest.mark.parametrize("method", ["flat_map", "interleave"])
+@pytest.mark.parametrize("method", ["flat_map", pytest.param("interleave", marks=SLOW)])
 def test_datasets_that_a_function_makes_are_shuffled_anew(method):
     compat.draw_alike(1)
     made = getattr(tf.data.Dataset.range(2), method)(
@@ -187,7 +223,10 @@ def seeded_layer():
     return lambda x: layer(x, training=True)
 
 
-@pytest.mark.parametrize("make", [seeded_operation, seeded_generator, seeded_layer])
+@pytest.mark.parametrize(
+    "make",
+    [seeded_operation, seeded_generator, pytest.param(seeded_layer, marks=SLOW)],
+)
 def test_seeded_draws_are_those_of_calls_one_after_the_other(make):
     in_order = epochs(mapped(make(), num_parallel_calls=None))
     compat.draw_alike(1)

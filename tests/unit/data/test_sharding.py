@@ -167,13 +167,21 @@ def cut_in_graph(batch, signature):
     [
         # As long as this batch, but not as all others.
         ({"a": 4, "x": 4, "y": 4}, {"a": [4], "x": [None], "y": [None]}),
-        ({"a": 5, "x": 4, "y": 4}, {"a": [5], "x": [None], "y": [None]}),
+        pytest.param(
+            {"a": 5, "x": 4, "y": 4},
+            {"a": [5], "x": [None], "y": [None]},
+            marks=pytest.mark.slow,
+        ),
         # As batches of a generator have them.
         ({"x": 4, "z": 5}, {"x": [None], "z": [None]}),
-        ({"a": 5, "x": 4, "y": 4}, {"a": [None], "x": [None], "y": [None]}),
+        pytest.param(
+            {"a": 5, "x": 4, "y": 4},
+            {"a": [None], "x": [None], "y": [None]},
+            marks=pytest.mark.slow,
+        ),
         # As with drop_remainder=True.
         ({"a": 5, "x": 4, "y": 4}, {"a": [5], "x": [4], "y": [4]}),
-        ({"x": 4, "z": 5}, {"x": [4], "z": [5]}),
+        pytest.param({"x": 4, "z": 5}, {"x": [4], "z": [5]}, marks=pytest.mark.slow),
     ],
 )
 def test_a_constant_of_some_length_is_kept_whole(batch, signature):

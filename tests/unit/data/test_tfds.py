@@ -52,7 +52,14 @@ def labels(dataset):
     return [int(n) for _, numbers in dataset for n in numbers]
 
 
-@pytest.mark.parametrize(("size", "shuffle_buffer"), [(1, 30), (2, 0), (3, 30)])
+@pytest.mark.parametrize(
+    ("size", "shuffle_buffer"),
+    [
+        pytest.param(1, 30, marks=pytest.mark.slow),
+        pytest.param(2, 0, marks=pytest.mark.slow),
+        (3, 30),
+    ],
+)
 def test_each_example_is_one_ranks(builder, size, shuffle_buffer):
     parts = [
         read_tfds(
@@ -71,7 +78,13 @@ def test_each_example_is_one_ranks(builder, size, shuffle_buffer):
     assert {is_rank_part(part) for part in parts} == {size > 1}
 
 
-@pytest.mark.parametrize("split", ["train[20:70]", "train[90%:]+train[:40]"])
+@pytest.mark.parametrize(
+    "split",
+    [
+        pytest.param("train[20:70]", marks=pytest.mark.slow),
+        "train[90%:]+train[:40]",
+    ],
+)
 def test_a_split_may_be_of_parts(builder, split):
     parts = [read_tfds(builder, split, 8, rank=rank, size=3) for rank in range(3)]
 

@@ -28,6 +28,7 @@ def digits(example, tmp_path_factory):
     return [[*split.as_numpy_iterator()] for split in splits], info
 
 
+@pytest.mark.slow
 def test_the_splits_hold_every_digit_once(digits):
     (train, test), info = digits
     expected = load_digits()

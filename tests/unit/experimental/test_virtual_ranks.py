@@ -16,6 +16,7 @@ from tfdist.strategies.base import StepRunner
 from tfdist.strategies.process_replica import ProcessReplicaExtended
 from tfdist.verify.watch import check_watchable
 
+SLOW = pytest.mark.slow
 ONES = np.ones((8, 4), "float32")
 
 
@@ -228,7 +229,14 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        # It has the words of another one.
+        pytest.param(*row, id=name, marks=SLOW if name == "gathering" else ())
+        for name, row in REFUSED.items()
+    ],
+)
 def test_what_parts_cannot_do_is_refused_before_a_step(make, message):
     with Strategy().scope():
         model = make()
@@ -239,6 +247,7 @@ def test_what_parts_cannot_do_is_refused_before_a_step(make, message):
         np.testing.assert_array_equal(one, other)
 
 
+@SLOW
 def test_frozen_normalization_changes_nothing_and_is_allowed():
     with Strategy().scope():
         model = normalized()
@@ -321,7 +330,9 @@ def test_a_tensorflow_that_has_started_is_refused():
 # What is allowed.
 
 
-@pytest.mark.parametrize("options", [{}, {"run_eagerly": True}])
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"run_eagerly": True}, marks=SLOW)]
+)
 def test_parts_of_uneven_rows_add_up_to_the_batch(options):
     x = np.random.default_rng(1).normal(size=(11, 4)).astype("float32")
     ended = []
@@ -336,6 +347,7 @@ def test_parts_of_uneven_rows_add_up_to_the_batch(options):
         np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-7)
 
 
+@SLOW
 def test_weights_without_a_gradient_have_none():
     class Unused(keras.layers.Layer):
         def build(self, shape):

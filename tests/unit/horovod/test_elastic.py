@@ -233,6 +233,7 @@ def test_another_callback_can_stop_the_training(hvd, fit, by):
     assert len(history["loss"]) == 1
 
 
+@pytest.mark.slow
 def test_data_of_unknown_length_has_whole_epochs(hvd, model):
     state = SimpleNamespace(batch=2)
     seen = []

@@ -110,6 +110,7 @@ def test_a_variable_has_a_reference():
     assert {variable.ref(): "found"}[variable.value.ref()] == "found"
 
 
+@pytest.mark.slow
 def test_generators_train_and_evaluate_as_arrays_do():
     x = np.arange(16.0).reshape(8, 2) / 16
     y = x[:, :1]

@@ -53,9 +53,9 @@ def test_it_ends_on_the_whole_rate(hvd, pretend, fit, rates, capsys):
         # -0.1 becomes -0.2, and then 0.9 times -0.2 less 0.2.
         (0.1, True, -0.38),
         # 0.9 times -0.1 less 0.2.
-        (0.1, False, -0.29),
+        pytest.param(0.1, False, -0.29, marks=pytest.mark.slow),
         # After a rate of 0 there is nothing to correct.
-        (0.0, True, -0.38),
+        pytest.param(0.0, True, -0.38, marks=pytest.mark.slow),
     ],
 )
 def test_the_velocity_is_multiplied_by_the_new_rate_over_the_old(

@@ -99,7 +99,9 @@ def saved(hvd, model, fit, tmp_path):
     return save
 
 
-@pytest.mark.parametrize("is_wrapped", [True, False])
+@pytest.mark.parametrize(
+    "is_wrapped", [True, pytest.param(False, marks=pytest.mark.slow)]
+)
 def test_the_optimizer_goes_on_from_where_it_was(hvd, saved, model, is_wrapped):
     optimizer = keras.optimizers.Adam(0.25)
     path = saved(hvd.DistributedOptimizer(optimizer) if is_wrapped else optimizer)
@@ -117,6 +119,7 @@ def test_the_optimizer_goes_on_from_where_it_was(hvd, saved, model, is_wrapped):
     assert loaded.optimizer.iterations.numpy() == 12
 
 
+@pytest.mark.slow
 def test_of_an_hdf5_file_keras_reads_no_slots(hvd, saved, model):
     path = saved(hvd.DistributedOptimizer(keras.optimizers.Adam(0.25)), "model.h5")
     loaded = hvd.load_model(path)
@@ -127,7 +130,9 @@ def test_of_an_hdf5_file_keras_reads_no_slots(hvd, saved, model):
     assert loaded.optimizer.learning_rate.numpy() == 0.25
 
 
-@pytest.mark.parametrize("name", ["model.keras", "model.h5"])
+@pytest.mark.parametrize(
+    "name", ["model.keras", pytest.param("model.h5", marks=pytest.mark.slow)]
+)
 def test_a_saved_model_loads_in_plain_keras(hvd, saved, name):
     path = saved(hvd.DistributedOptimizer(keras.optimizers.Adam(clipnorm=1.0)), name)
     optimizer = keras.models.load_model(path).optimizer

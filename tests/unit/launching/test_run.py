@@ -245,6 +245,7 @@ def test_a_host_that_does_not_answer_again_is_replaced(tmp_path, breaking_ssh):
     assert f"Host {B} stays dead and is left out" in lines[1]
 
 
+@pytest.mark.slow
 def test_a_host_that_does_not_answer_is_waited_for_without_a_spare(
     tmp_path, breaking_ssh
 ):

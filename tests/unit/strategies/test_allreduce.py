@@ -92,7 +92,13 @@ def test_a_given_collective_is_used():
     assert AllReduceStrategy(collective, **options).collective is collective
 
 
-@pytest.mark.parametrize("options", [{"run_eagerly": True}, {"steps_per_execution": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"run_eagerly": True}, marks=pytest.mark.slow),
+        {"steps_per_execution": 2},
+    ],
+)
 def test_alone_it_trains_as_keras_does(options):
     x, y = data()
     plain = compiled(**options)
@@ -130,7 +136,9 @@ def test_alone_a_custom_loop_works():
     assert [float(step(batch)) for batch in dataset] == [2.0, 7.0]
 
 
-@pytest.mark.parametrize("name", ["model.keras", "model.weights.h5"])
+@pytest.mark.parametrize(
+    "name", ["model.keras", pytest.param("model.weights.h5", marks=pytest.mark.slow)]
+)
 def test_alone_files_are_written_whole_and_load_in_plain_keras(name, tmp_path):
     x, y = data()
     with AllReduceStrategy().scope():

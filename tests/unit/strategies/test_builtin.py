@@ -52,6 +52,7 @@ def test_gradients_are_summed_by_the_ops_that_were_given(two_cpus):
     assert 4 in Noting.counts
 
 
+@pytest.mark.slow
 def test_each_device_has_the_same_bits(two_cpus):
     model, _ = trained(MirroredStrategy(two_cpus))
 
@@ -161,7 +162,9 @@ def test_values_and_datasets_come_from_functions(two_cpus):
     assert [part.numpy().tolist() for part in parts] == [[0, 1], [2, 3]]
 
 
-@pytest.mark.parametrize("is_from_function", [False, True])
+@pytest.mark.parametrize(
+    "is_from_function", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_what_the_strategy_has_distributed_can_be_given_to_fit(
     is_from_function, two_cpus
 ):

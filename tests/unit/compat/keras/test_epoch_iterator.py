@@ -73,6 +73,8 @@ KINDS = {
     },
     "generator": lambda: {"x": generator(), "steps_per_epoch": STEPS},
 }
+# What these find, the other arrays and datasets in parts find, too.
+SLOW_KINDS = ("arrays, in parts", "PyDataset with workers")
 
 
 def keeping(position):
@@ -153,7 +155,14 @@ def places(epochs):
 
 @pytest.mark.parametrize(
     ("kind", "steps_per_execution"),
-    [*[(kind, 1) for kind in KINDS], ("arrays", 3), ("uncounted dataset", 3)],
+    [
+        *[
+            pytest.param(kind, 1, marks=pytest.mark.slow if kind in SLOW_KINDS else ())
+            for kind in KINDS
+        ],
+        pytest.param("arrays", 3, marks=pytest.mark.slow),
+        ("uncounted dataset", 3),
+    ],
 )
 def test_what_follows_is_what_would_have_followed(made, kind, steps_per_execution):
     iterator = made(kind, steps_per_execution)

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tfdist.compat.keras.sharded_optimizer import update_rows
 from tfdist.optimizers import LazyAdam, LazySGD
 
+SLOW = pytest.mark.slow
 TABLE = np.random.default_rng(1).normal(size=(7, 3))
 OPTIONS = {
     "nothing": {},
@@ -18,9 +19,9 @@ OPTIONS = {
 LAZY = [
     (LazyAdam, keras.optimizers.Adam, "nothing"),
     (LazyAdam, keras.optimizers.Adam, "clipped"),
-    (LazyAdam, keras.optimizers.Adam, "amsgrad"),
+    pytest.param(LazyAdam, keras.optimizers.Adam, "amsgrad", marks=SLOW),
     (LazySGD, keras.optimizers.SGD, "nothing"),
-    (LazySGD, keras.optimizers.SGD, "nesterov"),
+    pytest.param(LazySGD, keras.optimizers.SGD, "nesterov", marks=SLOW),
 ]
 
 
@@ -66,6 +67,7 @@ class RowsOnly(keras.optimizers.Adagrad):
         update_rows(keras.optimizers.Adagrad.update_step, self, *arguments)
 
 
+@SLOW
 def test_rows_are_enough_for_adagrad():
     steps = [[1, 2, 2, 4], [4, 6, 4], [0, 1]]
     found, expected = (
@@ -77,7 +79,7 @@ def test_rows_are_enough_for_adagrad():
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("optimizer", [LazyAdam, LazySGD])
+@pytest.mark.parametrize("optimizer", [LazyAdam, pytest.param(LazySGD, marks=SLOW)])
 def test_dense_gradients_and_files_are_those_of_keras(optimizer, tmp_path):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile(optimizer(0.1), "mse")

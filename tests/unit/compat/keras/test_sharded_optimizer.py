@@ -108,6 +108,7 @@ OPTIMIZERS = {
         "ema_overwrite_frequency": 3,
     },
 }
+QUICK = ("Adam", "Muon", "SGD, momentum, global_clipnorm", "Adam, accumulation")
 
 
 def optimizer_of(row):
@@ -130,7 +131,13 @@ def check(cut, make, *, sparse=False):
         )
 
 
-@pytest.mark.parametrize("row", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, marks=() if row in QUICK else pytest.mark.slow)
+        for row in OPTIMIZERS
+    ],
+)
 def test_an_update_of_shards_is_that_of_the_whole(cut, row):
     for sparse in (False, True):
         check(cut, lambda: optimizer_of(row), sparse=sparse)

@@ -37,7 +37,9 @@ def sparse():
     return tf.sparse.from_dense(np.eye(2, 3, dtype="float32")), np.ones((2, 1))
 
 
-@pytest.mark.parametrize("make", [ragged, sparse, lambda: (X, Y)])
+@pytest.mark.parametrize(
+    "make", [pytest.param(ragged, marks=pytest.mark.slow), sparse, lambda: (X, Y)]
+)
 def test_a_model_is_built_from_every_kind_of_data(make):
     densify = keras.layers.Lambda(lambda x: x.to_tensor(shape=[None, 4]))
     layers = [densify] if make is ragged else []

@@ -6,6 +6,8 @@ import tensorflow as tf
 from tfdist.compat.mirrored import copies_here
 from tfdist.strategies import CentralStorageStrategy, MirroredStrategy
 
+SLOW = pytest.mark.slow
+
 
 @pytest.fixture
 def strategy(two_cpus):
@@ -38,6 +40,7 @@ def test_single_batches_are_those_of_one_process(strategy):
     )
 
 
+@SLOW
 def test_logs_of_batches_are_those_of_all_rows(strategy):
     seen = {}
 
@@ -88,15 +91,17 @@ def dense_of_another_strategy(two_cpus):
     ("make", "names", "run_eagerly"),
     [
         (dense, r"\S+/kernel \(2, 1\); \S+/bias \(1,\), made", True),
-        (
+        pytest.param(
             normalization,
             r"\S+/moving_mean \(2,\); \S+/gamma \(2,\); \S+/beta \(2,\), made",
             False,
+            marks=SLOW,
         ),
-        (
+        pytest.param(
             dense_of_another_strategy,
             r"\S+/kernel \(2, 1\); \S+/bias \(1,\), made",
             False,
+            marks=SLOW,
         ),
     ],
 )
@@ -162,7 +167,7 @@ def test_a_shared_weight_is_not_assigned_by_each_device(two_cpus):
     ("kind", "dtype", "rtol"),
     [
         (CentralStorageStrategy, "float32", 1e-6),
-        (MirroredStrategy, "mixed_bfloat16", 0.02),
+        pytest.param(MirroredStrategy, "mixed_bfloat16", 0.02, marks=SLOW),
     ],
 )
 def test_state_is_assigned_as_on_one_device(two_cpus, kind, dtype, rtol):

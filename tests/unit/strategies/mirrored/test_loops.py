@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfdist.strategies import CentralStorageStrategy, MirroredStrategy
 
+SLOW = pytest.mark.slow
 X = np.random.default_rng(0).normal(size=(16, 4))
 Y = X[:, :1] * 2
 
@@ -45,8 +46,10 @@ def trained(strategy, *, in_loop=False):
     return np.concatenate([weight.numpy().ravel() for weight in model.weights])
 
 
-@pytest.mark.parametrize("kind", [MirroredStrategy, CentralStorageStrategy])
-@pytest.mark.parametrize("in_loop", [False, True])
+@pytest.mark.parametrize(
+    "kind", [MirroredStrategy, pytest.param(CentralStorageStrategy, marks=SLOW)]
+)
+@pytest.mark.parametrize("in_loop", [pytest.param(False, marks=SLOW), True])
 def test_the_first_step_can_make_all_variables(two_cpus, kind, in_loop):
     expected = trained(tf.distribute.get_strategy())
 

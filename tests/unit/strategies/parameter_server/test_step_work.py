@@ -77,7 +77,10 @@ def read(update, batch, turns):
     return read
 
 
-@pytest.mark.parametrize(("steps", "is_known"), [(1, True), (3, True), (2, False)])
+@pytest.mark.parametrize(
+    ("steps", "is_known"),
+    [(1, True), (3, True), pytest.param(2, False, marks=pytest.mark.slow)],
+)
 def test_each_attempt_reads_the_same_batches(update, read, turns, steps, is_known):
     _, next_work = read(steps, is_known)
     first, second = next_work(), next_work()
@@ -97,7 +100,9 @@ def test_epochs_are_numbered_in_the_order_of_their_first_work(read):
     assert iter(source).epoch == 1
 
 
-@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize(
+    "is_known", [pytest.param(True, marks=pytest.mark.slow), False]
+)
 def test_fewer_steps_are_made_at_the_end_of_the_data(read, is_known):
     _, next_work = read(3, is_known)
 

@@ -12,6 +12,7 @@ from tfdist.strategies.parameter_server import training as module
 from tfdist.strategies.parameter_server.training import Training
 from tfdist.strategies.parameter_server.worker_input import WorkerInput
 
+SLOW = pytest.mark.slow
 X = np.random.default_rng(0).normal(size=(12, 3)).astype("float32")
 Y = X[:, :1] - 2 * X[:, 1:2]
 
@@ -46,7 +47,10 @@ def run_epoch(training, iterator):
     return logs
 
 
-@pytest.mark.parametrize(("consistency", "most"), [("bounded", 0), ("sync", None)])
+@pytest.mark.parametrize(
+    ("consistency", "most"),
+    [pytest.param("bounded", 0, marks=SLOW), ("sync", None)],
+)
 def test_steps_in_turn_return_the_logs_of_their_batch(make_job, consistency, most):
     expected = []
     log = keras.callbacks.LambdaCallback(
@@ -61,7 +65,10 @@ def test_steps_in_turn_return_the_logs_of_their_batch(make_job, consistency, mos
         assert one == pytest.approx(right, rel=1e-5)
 
 
-@pytest.mark.parametrize(("consistency", "most"), [("async", None), ("bounded", 3)])
+@pytest.mark.parametrize(
+    ("consistency", "most"),
+    [pytest.param("async", None, marks=SLOW), ("bounded", 3)],
+)
 def test_the_first_logs_of_an_epoch_are_those_of_its_first_batch(
     make_job, consistency, most
 ):
@@ -79,7 +86,7 @@ def test_the_first_logs_of_an_epoch_are_those_of_its_first_batch(
         assert found[0] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("consistency", ["async", "sync"])
+@pytest.mark.parametrize("consistency", [pytest.param("async", marks=SLOW), "sync"])
 def test_a_batch_without_rows_is_a_step_as_in_keras(make_job, consistency):
     """As a filter of rows may leave."""
     model, right = compiled("adam"), compiled("adam")
@@ -103,7 +110,10 @@ def failing_after(rows):
     return tf.data.Dataset.from_tensor_slices(tf.range(12)).map(row).batch(2)
 
 
-@pytest.mark.parametrize(("consistency", "several"), [("async", 1), ("sync", 3)])
+@pytest.mark.parametrize(
+    ("consistency", "several"),
+    [pytest.param("async", 1, marks=SLOW), ("sync", 3)],
+)
 def test_batches_before_an_error_of_the_input_are_trained(
     make_job, consistency, several
 ):
@@ -163,7 +173,12 @@ def test_updates_are_applied_as_they_arrive_or_in_order(
 
 @pytest.mark.parametrize(
     ("consistency", "most", "expected"),
-    [("async", None, 4), ("bounded", 0, 1), ("bounded", 2, 3), ("bounded", 99, 4)],
+    [
+        ("async", None, 4),
+        pytest.param("bounded", 0, 1, marks=SLOW),
+        ("bounded", 2, 3),
+        pytest.param("bounded", 99, 4, marks=SLOW),
+    ],
 )
 def test_the_number_of_steps_in_flight_is_limited(
     make_job, monkeypatch, consistency, most, expected
@@ -178,7 +193,7 @@ def test_the_number_of_steps_in_flight_is_limited(
 
 @pytest.mark.parametrize(
     ("consistency", "most", "numbers"),
-    [("async", None, [0, 1, 2]), ("bounded", 0, [0, 0, 0])],
+    [("async", None, [0, 1, 2]), pytest.param("bounded", 0, [0, 0, 0], marks=SLOW)],
 )
 def test_concurrent_steps_have_different_numbers(
     make_job, monkeypatch, consistency, most, numbers
@@ -222,6 +237,7 @@ def test_logs_are_fetched_at_intervals(job, monkeypatch):
     assert training(iterator) != first
 
 
+@SLOW
 def test_batches_of_two_kinds_in_one_call_are_sent_apart(job):
     model = compiled(steps_per_execution=2)
     unknown = tf.TensorSpec(None)
