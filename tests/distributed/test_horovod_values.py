@@ -140,6 +140,28 @@ def applied_gradients(hvd):
     }
 
 
+def clipped_by_the_users_own_method(hvd, **options):
+    """Return two steps of an optimizer that clips 1 + 2 * rank to at most 2."""
+    import keras
+    import tensorflow as tf
+
+    class Clipping(keras.optimizers.SGD):
+        def apply_gradients(self, grads_and_vars):
+            pairs = [(tf.minimum(gradient, 2.0), v) for gradient, v in grads_and_vars]
+            return super().apply_gradients(pairs)
+
+    optimizer = hvd.DistributedOptimizer(Clipping(1.0), **options)
+    x = keras.Variable(0.0)
+
+    @tf.function
+    def step():
+        optimizer.apply_gradients([(tf.constant(1.0 + 2 * hvd.rank()), x)])
+
+    step()
+    step()
+    return float(x), int(optimizer.iterations)
+
+
 def tapes(hvd):
     import keras
     import tensorflow as tf
@@ -212,6 +234,10 @@ def see_all():
         "broadcast": broadcast_of_differing_names(hvd),
         "two optimizers": two_optimizers_in_one_step(hvd),
         "applied": applied_gradients(hvd),
+        "clipped": [
+            clipped_by_the_users_own_method(hvd, backward_passes_per_step=passes)
+            for passes in (1, 2)
+        ],
         "tapes": tapes(hvd),
         "normalized": normalized(hvd),
         "traced alone": tapes_of_a_rank_that_traces_alone(hvd),
@@ -277,6 +303,12 @@ def test_dense_and_sparse_gradients_are_combined(by_rank, how, factor, tolerance
         np.testing.assert_allclose(sparse, expected, rtol=tolerance)
         # Between float16 and float32 something is lost, or nothing was compressed.
         assert (how == "fp16") == (abs(sparse[1] - expected[1]) > 1e-6)
+
+
+def test_an_optimizers_own_method_gets_the_gradients_of_all_ranks(by_rank):
+    # Two steps clip the mean, which is 2; or one step the sum of two passes.
+    for seen in by_rank:
+        assert seen["clipped"] == [(-4.0, 2), (-2.0, 2)]
 
 
 def test_tapes_return_the_gradients_of_all_ranks(by_rank):

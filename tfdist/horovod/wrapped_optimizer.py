@@ -78,12 +78,31 @@ class ReducingOptimizer(OwnReduction):
             base.apply(grads, trainable_variables)
             return
         variables = list(trainable_variables or self._trainable_variables)
+        self._build_once(variables)
+        self.apply_reduced(grads, variables, lambda grads: base.apply(grads, variables))
+
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        """Reduce the gradients before a user's own method gets, say clips, them."""
+        base: Any = super()
+        pairs = [*grads_and_vars]
+        if self.is_reduced or not pairs:
+            return base.apply_gradients(pairs, *args, **kwargs)
+        grads, variables = zip(*pairs, strict=True)
+        self._build_once(variables)
+
+        def apply(reduced: Sequence[Any]) -> None:
+            reduced_pairs = [*zip(reduced, variables, strict=True)]
+            base.apply_gradients(reduced_pairs, *args, **kwargs)
+
+        self.apply_reduced(grads, variables, apply)
+        return self.iterations
+
+    def _build_once(self, variables: Sequence[Any]) -> None:
+        """Build here, not in a conditional branch that may contain the update."""
         if not self.built:
-            # Build here, not in a conditional branch that may contain the update.
             with keras.name_scope(self.name):
                 self.build(variables)
             self.built = True
-        self.apply_reduced(grads, variables, lambda grads: base.apply(grads, variables))
 
     def apply_reduced(
         self,
