@@ -79,7 +79,7 @@ def moved_values(hvd):
     }
 
 
-def broadcast_of_differing_names(hvd):
+def broadcast_of_differing_names(hvd, **options):
     """Give rank 1's variables to all, though rank 0 has made layers more."""
     import keras
     import tensorflow as tf
@@ -90,7 +90,7 @@ def broadcast_of_differing_names(hvd):
     layers = [keras.layers.Dense(2), keras.layers.Dropout(0.5), keras.layers.Dense(2)]
     model = keras.Sequential([keras.Input((2,)), *layers])
     own = [tf.Variable(hvd.rank() == 1), tf.Variable(hvd.rank() + 1.5)]
-    hvd.broadcast_variables([*model.variables, *own], root_rank=1)
+    hvd.broadcast_variables([*model.variables, *own], root_rank=1, **options)
     names = [variable.path for variable in model.variables]
     return names, [np.array(variable) for variable in [*model.variables, *own]]
 
@@ -232,6 +232,7 @@ def see_all():
         "reduced": reduced_values(hvd),
         "moved": moved_values(hvd),
         "broadcast": broadcast_of_differing_names(hvd),
+        "in place": broadcast_of_differing_names(hvd, inplace=True),
         "two optimizers": two_optimizers_in_one_step(hvd),
         "applied": applied_gradients(hvd),
         "clipped": [
@@ -271,8 +272,9 @@ def test_values_are_moved_between_ranks(by_rank):
         }
 
 
-def test_variables_are_paired_by_place_whatever_they_are_called(by_rank):
-    (names, first), (other_names, second) = (seen["broadcast"] for seen in by_rank)
+@pytest.mark.parametrize("how", ["broadcast", "in place"])
+def test_variables_are_paired_by_place_whatever_they_are_called(by_rank, how):
+    (names, first), (other_names, second) = (seen[how] for seen in by_rank)
 
     assert names != other_names
     are_equal = [*map(np.array_equal, first, second)]

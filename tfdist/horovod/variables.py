@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 from itertools import zip_longest
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -30,8 +31,8 @@ def broadcast_variables(
             ranks.
         root_rank: The rank that sends its values.
         process_set: The ranks that take part. Default all.
-        inplace: Whether to write into the memory of the variables, which saves a copy
-            but matches them by name. Default False.
+        inplace: Whether to write into the memory of the variables, which saves a copy.
+            Default False.
 
     Raises:
         RuntimeError: If ranks have different numbers of variables, within seconds;
@@ -48,8 +49,11 @@ def broadcast_variables(
     # Ranks with other numbers of variables are in different calls, and wait there.
     call = f"a broadcast of variables ({len(inner)})"
     if inplace:
+        placed = [
+            _named(v, f"inplace_{i}_of_{len(inner)}") for i, v in enumerate(inner)
+        ]
         with joint_call(call, process_set):
-            native.broadcast_variables(inner, root_rank, process_set, inplace=True)
+            native.broadcast_variables(placed, root_rank, process_set, inplace=True)
         return
 
     def assign() -> None:
@@ -113,6 +117,18 @@ def broadcast_equal(variables: list[Any], root_rank: int, where: str) -> None:
 def tensorflow_variable(variable: Any) -> Any:
     """Return the TensorFlow variable of a Keras or TensorFlow variable."""
     return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def _named(variable: Any, name: str) -> Any:
+    """Return what Horovod needs to write into a variable, under another name."""
+    # It pairs variables by their names, and Keras 3 calls many "kernel".
+    return SimpleNamespace(
+        name=name,
+        device=variable.device,
+        handle=variable.handle,
+        read_value=variable.read_value,
+        _should_act_as_resource_variable=True,
+    )
 
 
 def key_of(variable: Any) -> Hashable:
