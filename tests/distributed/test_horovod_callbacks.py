@@ -25,7 +25,8 @@ def make_all_checks():
     hvd.init()
     return {
         "start": {case: train_from_one_start(*case) for case in STARTS},
-        "loaded": train_what_one_rank_has_loaded(),
+        "loaded": {case: train_what_one_rank_has_loaded(*case) for case in LOADED},
+        "head": train_a_layer_that_only_training_calls(),
         "local": keep_local_variables(),
         "different": broadcast_different_models(),
         "average": average_metrics(),
@@ -107,25 +108,77 @@ def test_all_ranks_begin_with_the_values_of_one(found, case):
     assert len(one["seeds"]) == 1
 
 
-def train_what_one_rank_has_loaded():
+# Who broadcasts, and whether another callback loads after it, as training begins.
+LOADED = [("hvd", False), ("hvd", True), ("tfdist", True)]
+
+
+def train_what_one_rank_has_loaded(whose, is_late):
     import tfdist.horovod as hvd
+    from tfdist.callbacks import BroadcastVariables
 
     rank = hvd.rank()
-    # A checkpoint gives rank 0 a model and an optimizer that are built.
-    model = model_of(rank, is_built=rank == 0)
-    if rank == 0:
-        model.optimizer.build(model.trainable_variables)
-        model.optimizer.iterations.assign(100)
-    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    model.fit(*data_of(rank), batch_size=8, verbose=0, callbacks=[broadcast])
+    model = model_of(rank, is_built=is_late or rank == 0)
+
+    def load(logs=None):
+        # A checkpoint gives rank 0 a model and an optimizer that are built.
+        if rank == 0:
+            model.set_weights([value + 1 for value in model.get_weights()])
+            if not model.optimizer.built:
+                model.optimizer.build(model.trainable_variables)
+            model.optimizer.iterations.assign(100)
+
+    broadcast = {
+        "hvd": hvd.callbacks.BroadcastGlobalVariablesCallback,
+        "tfdist": BroadcastVariables,
+    }
+    callbacks = [broadcast[whose](0)]
+    if is_late:
+        callbacks.append(keras.callbacks.LambdaCallback(on_train_begin=load))
+    else:
+        load()
+    model.fit(*data_of(rank), batch_size=8, verbose=0, callbacks=callbacks)
     return values_of(model)
 
 
-def test_a_model_that_one_rank_has_loaded_reaches_the_others(found):
-    one, other = (rank["loaded"] for rank in found)
+@pytest.mark.parametrize("case", LOADED)
+def test_a_model_that_one_rank_has_loaded_reaches_the_others(found, case):
+    one, other = (rank["loaded"][case] for rank in found)
 
     assert one == other
     assert 100 + STEPS in one
+
+
+class WithHead(keras.Model):
+    """A model with a layer that only training calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.head = keras.layers.Dense(1), keras.layers.Dense(1)
+
+    def call(self, x, training=False):
+        return self.head(self.dense(x)) if training else self.dense(x)
+
+
+def train_a_layer_that_only_training_calls():
+    import tfdist.horovod as hvd
+
+    rank = hvd.rank()
+    keras.utils.set_random_seed(rank + 1)
+    model = WithHead()
+    x, y = data_of(rank)
+    model(x)
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    model.fit(x, y, batch_size=8, verbose=0, callbacks=[broadcast])
+    return values_of(model)
+
+
+def test_a_layer_that_only_training_calls_is_sent_too(found):
+    one, other = (rank["head"] for rank in found)
+
+    assert one == other
+    # Of two layers, and of the optimizer.
+    assert len(one) == 2 * 2 + 2
 
 
 def keep_local_variables():

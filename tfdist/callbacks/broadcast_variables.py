@@ -46,8 +46,21 @@ class BroadcastVariables(keras.callbacks.Callback, StartsFromRank):
                 f"Received: root_rank={root_rank!r}. Use 0 for the chief."
             )
         self.root_rank = root_rank
+        self._is_pending = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Broadcast the variables, unless a strategy does."""
+        self._broadcast()
+        # Later callbacks may load weights when training begins.
+        self._is_pending = True
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Broadcast them again in the first epoch."""
+        if self._is_pending:
+            self._is_pending = False
+            self._broadcast()
+
+    def _broadcast(self) -> None:
         """Broadcast the variables, unless a strategy does."""
         collective = collective_of(self.model)
         check_root_rank(self.root_rank, collective.size)

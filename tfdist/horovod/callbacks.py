@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfdist.callbacks.learning_rate import EpochRange
 from tfdist.callbacks.metric_average import MetricAverage
 from tfdist.callbacks.rates import correct_momentum
+from tfdist.compat.keras.compile_checks import has_all_weights
 from tfdist.compat.keras.learning_rates import optimizers_of
 from tfdist.compat.keras.own_reduction import reduces_by_itself
 from tfdist.compat.user_warnings import warn_user
@@ -48,10 +49,11 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     variables, but not the states of random layers, so that dropout differs between
     ranks.
 
-    Horovod broadcasts after the first batch. This callback broadcasts before it, so
-    that the first gradients belong to equal weights: when training begins if the model
-    is built on all ranks, otherwise at the first batch, whose spec builds the model.
-    Only an unbuilt model with `run_eagerly=True` waits for the end of the first batch.
+    Horovod broadcasts after the first batch. This callback broadcasts before its step,
+    so that the first gradients belong to equal weights, also to those that other
+    callbacks have loaded on one rank. The spec of the batch builds a model that is not
+    built on all ranks; others are also broadcast when training begins. Only an unbuilt
+    model with `run_eagerly=True` waits for the end of the first batch.
 
     Args:
         root_rank: The rank that sends its values.
@@ -106,20 +108,19 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._local_variables.append(tensorflow_variable(var))
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Broadcast if the model is built on all ranks."""
-        # Only a rank that loaded its model may have built it.
+        """Broadcast if the model is built on all ranks, for callbacks that read it."""
         _check_reduces(self.model)
-        with joint_call("BroadcastGlobalVariablesCallback"):
-            everyone = native.allgather_object(
-                _is_ready(self.model), name="tfdist.is_ready"
-            )
-        self._is_pending = not all(everyone)
-        if not self._is_pending:
-            self._broadcast()
+        self._broadcast_if_ready()
+        # Later callbacks may load weights when training begins.
+        self._is_pending = True
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        """Let the first step build the model and broadcast before it trains."""
-        if self._is_pending and not self.model.run_eagerly:
+        """Broadcast, or let the first step build the model and broadcast, once."""
+        if not self._is_pending:
+            return
+        if self._broadcast_if_ready():
+            self._is_pending = False
+        elif not self.model.run_eagerly:
             self._is_pending = False
             self.model.train_function = self._broadcasting(self.model.train_function)
 
@@ -141,6 +142,17 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             return train_function(iterator)
 
         return first_step
+
+    def _broadcast_if_ready(self) -> bool:
+        """Broadcast if the model is built on all ranks, and return whether it is."""
+        # Only a rank that loaded its model may have built it.
+        with joint_call("BroadcastGlobalVariablesCallback"):
+            everyone = native.allgather_object(
+                _is_ready(self.model), name="tfdist.is_ready"
+            )
+        if all(everyone):
+            self._broadcast()
+        return all(everyone)
 
     def _broadcast(self) -> None:
         """Broadcast all variables except the local ones."""
@@ -441,7 +453,7 @@ def _check_reduces(model: keras.Model) -> None:
 def _is_ready(model: keras.Model) -> bool:
     """Return whether all variables exist, or can be created without a batch."""
     others = [one for one in optimizers_of(model) if one is not model.optimizer]
-    return model.built and all(one.built for one in others)
+    return has_all_weights(model) and all(one.built for one in others)
 
 
 def _variable_of(optimizer: Any) -> Any:

@@ -149,6 +149,14 @@ def is_built(model: Any) -> bool:
     return model.built or (bool(parts) and all(part.built for part in parts))
 
 
+def has_all_weights(model: Any) -> bool:
+    """Return whether no layer is left that creates weights when it is called."""
+    return all(
+        layer.built or type(layer).build is keras.layers.Layer.build
+        for layer in model._flatten_layers()
+    )
+
+
 def check_built(model: Any) -> None:
     """Raise `ValueError` if a model to predict with has no weights yet."""
     if not is_built(model):
