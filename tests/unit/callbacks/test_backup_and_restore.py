@@ -262,6 +262,30 @@ class Annealed(keras.Model):
         return tf.cast(self.steps, "float32") * super().compute_loss(*args, **kwargs)
 
 
+class OfParts(keras.Model):
+    """A model whose step applies the optimizers of the models within."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = (
+            keras.Sequential([keras.layers.Dense(units)]) for units in (4, 1)
+        )
+        for part in (self.encoder, self.decoder):
+            part.compile(keras.optimizers.Adam(0.1))
+
+    def call(self, x):
+        return self.decoder(self.encoder(x))
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape(persistent=True) as tape:
+            loss = tf.reduce_mean(tf.square(self(x) - y))
+        for part in (self.encoder, self.decoder):
+            trained = part.trainable_variables
+            part.optimizer.apply(tape.gradient(loss, trained), trained)
+        return {"loss": loss}
+
+
 def made_of_passes():
     """Return a model that updates once in two steps, by Horovod's optimizer."""
     import tfdist.horovod as hvd
@@ -300,6 +324,10 @@ def test_other_ways_to_train(folder, check_resumed, make, step, options):
 
 def test_variables_of_tensorflow_are_restored(folder, check_resumed):
     check_resumed(folder, 8, partial(made_of, Annealed))
+
+
+def test_optimizers_of_models_within_are_restored(folder, check_resumed):
+    check_resumed(folder, 8, partial(made_of, OfParts))
 
 
 @pytest.mark.requires("horovodrun")

@@ -20,7 +20,7 @@ from tfdist.compat.keras.callbacks import (
     state_of_callback,
 )
 from tfdist.compat.keras.hooks import any_hooks_of_model
-from tfdist.compat.keras.learning_rates import optimizers_of, variables_of
+from tfdist.compat.keras.learning_rates import all_optimizers_of, variables_of
 from tfdist.compat.keras.own_reduction import OwnReduction
 from tfdist.compat.keras.positions import global_seed_state, set_global_seed_state
 from tfdist.compat.keras.sharded import goes_by_parts, is_dynamic
@@ -101,7 +101,7 @@ class TrainingVariables:
         self._is_apart = hooks is None
         if hooks is not None:
             self._others += hooks.gradient_state(model.trainable_variables)
-        reducing = [v for v in optimizers_of(model) if isinstance(v, OwnReduction)]
+        reducing = [v for v in all_optimizers_of(model) if isinstance(v, OwnReduction)]
         self._others += [v for one in reducing for v in one.variables_of_passes()]
         # A step of parameter servers does not change them.
         self.raw = [] if servers_of(model) is not None else _raw_state_of(model)

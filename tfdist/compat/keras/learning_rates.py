@@ -45,6 +45,18 @@ def optimizers_of(model: Any) -> list[Any]:
     return _held_by(model, keras.optimizers.Optimizer)
 
 
+def all_optimizers_of(model: Any) -> list[Any]:
+    """Return a model's optimizers, then those of models within that it may apply."""
+    # Keras's own step applies none of a model that is used as a layer.
+    is_custom = (
+        getattr(model.train_step, "__func__", None) is not keras.Model.train_step
+    )
+    layers = model._flatten_layers(include_self=False) if is_custom else ()
+    parts = [layer for layer in layers if isinstance(layer, keras.Model)]
+    found = [optimizer for one in (model, *parts) for optimizer in optimizers_of(one)]
+    return list({id(one): one for one in found}.values())
+
+
 def built_from(model: Any) -> list[list[int] | None]:
     """Return the positions of the variables that each optimizer was built with."""
     places = {id(variable): i for i, variable in enumerate(model.variables)}
@@ -53,14 +65,14 @@ def built_from(model: Any) -> list[list[int] | None]:
         [places.get(id(variable), -1) for variable in one._trainable_variables]
         if one.built
         else None
-        for one in optimizers_of(model)
+        for one in all_optimizers_of(model)
     ]
 
 
 def build_from(model: Any, positions: Sequence[Sequence[int] | None]) -> None:
     """Build optimizers as `built_from` found them, if the model has the variables."""
     known = range(len(model.variables))
-    for one, places in zip(optimizers_of(model), positions, strict=False):
+    for one, places in zip(all_optimizers_of(model), positions, strict=False):
         if places and not one.built and all(place in known for place in places):
             with model.distribute_strategy.scope():
                 one.build([model.variables[place] for place in places])
@@ -100,7 +112,7 @@ def variables_of(model: Any) -> list[Any]:
     variables = [
         *model.variables,
         *(model.metrics_variables if model.compiled else ()),
-        *(v for optimizer in optimizers_of(model) for v in optimizer.variables),
+        *(v for optimizer in all_optimizers_of(model) for v in optimizer.variables),
         *state_of_losses(model),
     ]
     return list({id(variable): variable for variable in variables}.values())
@@ -108,7 +120,8 @@ def variables_of(model: Any) -> list[Any]:
 
 def learning_rate_variables(model: Any) -> list[Any]:
     """Return the learning rates of a model that are variables, not schedules."""
-    rates = [getattr(leaf, "_learning_rate", None) for leaf in leaves_of(model)]
+    leaves = [leaf for one in all_optimizers_of(model) for leaf in leaf_optimizers(one)]
+    rates = [getattr(leaf, "_learning_rate", None) for leaf in leaves]
     return [rate for rate in rates if isinstance(rate, keras.Variable)]
 
 

@@ -3,6 +3,7 @@ import pytest
 
 from tfdist.compat.keras.learning_rates import (
     OwnDecayOptimizer,
+    all_optimizers_of,
     learning_rate_variables,
     optimizers_of,
 )
@@ -53,6 +54,25 @@ def test_optimizers_that_a_model_holds_come_in_the_order_of_their_names(names):
         *(several.a, several.last[0], several.optimizer, several.z),
         several.zero["one"],
     ]
+
+
+class OfItsOwn(keras.Sequential):
+    """A model with a training step of its own."""
+
+    def train_step(self, data):
+        return {}
+
+
+@pytest.mark.parametrize("kind", [keras.Sequential, OfItsOwn])
+def test_optimizers_of_models_within_count_where_a_step_may_apply_them(kind):
+    inner = model(optimizer=sgd())
+    outer = kind([inner])
+    outer.compile(sgd())
+    within = [inner.optimizer] if kind is OfItsOwn else []
+
+    assert optimizers_of(outer) == [outer.optimizer]
+    assert all_optimizers_of(outer) == [outer.optimizer, *within]
+    assert len(learning_rate_variables(outer)) == 1 + len(within)
 
 
 class Steady(OwnDecayOptimizer):
