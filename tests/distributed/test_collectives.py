@@ -286,7 +286,7 @@ def in_graphs(collective):
         pytest.param("tensorflow-3", marks=pytest.mark.slow),
         pytest.param("nccl-3", marks=pytest.mark.slow),
         "mpi-3",
-        pytest.param("horovod-2", marks=NEEDS_HOROVOD),
+        pytest.param("horovod-2", marks=[NEEDS_HOROVOD, pytest.mark.slow]),
         pytest.param("horovod-3", marks=[NEEDS_HOROVOD, pytest.mark.slow]),
     ],
 )
@@ -550,6 +550,7 @@ def test_mpi_too_refuses_different_calls(how, words):
 
 
 @NEEDS_HOROVOD
+@pytest.mark.slow
 def test_horovod_too_refuses_different_calls():
     result = cluster(
         different_calls, args=("shape",), timeout_seconds=SECONDS, collective="horovod"
@@ -690,12 +691,15 @@ def one_goes_in_its_own_session(how):
             "raise",
             r"rank 2 .* has ended with ValueError: bad weather\. Look at the end",
         ),
-        (
+        pytest.param(
             "leave",
             r"rank 2 .* has ended its program, .* while rank \d .* waits for it in",
+            marks=pytest.mark.slow,
         ),
         ("kill", r"rank 2 .* is gone: its connection closed\. Look at the end of its"),
-        ("stop", r"rank 2 .* has been silent for 3 s"),
+        pytest.param(
+            "stop", r"rank 2 .* has been silent for 3 s", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_rank_that_goes_is_named_by_the_others(how, words, tmp_path):

@@ -177,7 +177,11 @@ def read_until(launcher, awaited):
 
 
 @pytest.mark.parametrize(
-    ("index", "present", "missing"), [(0, "rank 0", "rank 1"), (1, "rank 1", "rank 0")]
+    ("index", "present", "missing"),
+    [
+        (0, "rank 0", "rank 1"),
+        pytest.param(1, "rank 1", "rank 0", marks=pytest.mark.slow),
+    ],
 )
 def test_a_lone_worker_calls_the_roll_and_ends(tmp_path, index, present, missing):
     """Worker 0 or 1 of 2, started by hand."""
@@ -320,6 +324,7 @@ def test_ranks_that_apply_in_different_steps_raise(collective):
         assert "All ranks must apply an optimizer in the same steps." in error.message
 
 
+@pytest.mark.slow
 def test_a_rank_that_raises_in_an_epoch_is_named():
     result = tfdist.testing.cluster(raises_in_epoch, check=False, timeout_seconds=1200)
 
@@ -333,7 +338,10 @@ WAITS = r"TimeoutError: rank 0 .* has waited \d+ s in train_step"
 
 @pytest.mark.parametrize(
     ("mistake", "collective", "error"),
-    [(evaluates_alone, "mpi", CALLS), (steps_alone, "tensorflow", WAITS)],
+    [
+        (evaluates_alone, "mpi", CALLS),
+        pytest.param(steps_alone, "tensorflow", WAITS, marks=pytest.mark.slow),
+    ],
 )
 def test_a_rank_elsewhere_is_named(mistake, collective, error):
     result = tfdist.testing.cluster(

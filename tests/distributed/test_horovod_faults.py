@@ -120,7 +120,12 @@ APART = (
             r"ConnectionError: rank 0 \(.*\) has ended its program",
             marks=pytest.mark.slow,
         ),
-        ("1 ends", (0,), r"ConnectionError: rank 1 \(.*\) has ended its program"),
+        pytest.param(
+            "1 ends",
+            (0,),
+            r"ConnectionError: rank 1 \(.*\) has ended its program",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_ranks_that_differ_raise_and_do_not_hang(mistake, waiting, words):
@@ -167,7 +172,11 @@ GOES["fail"] = "has ended with ValueError: no such row"
 
 
 @pytest.mark.parametrize(
-    ("training", "mistake"), [("optimizer", "kill"), ("strategy", "fail")]
+    ("training", "mistake"),
+    [
+        ("optimizer", "kill"),
+        pytest.param("strategy", "fail", marks=pytest.mark.slow),
+    ],
 )
 def test_a_rank_that_goes_is_named_by_the_other(training, mistake):
     result = tfdist.testing.cluster(

@@ -121,6 +121,7 @@ def test_any_bytes_come_through():
     assert raw.stdout == b"10%\r20%\r\n\n\xff\xfe\nlast"
 
 
+@pytest.mark.slow
 def test_lines_of_different_ranks_do_not_mix():
     line = "x" * 5000
     script = f"for i in $(seq 200); do echo {line}; done"
@@ -296,6 +297,7 @@ def screen(text):
     return rows
 
 
+@pytest.mark.slow
 def test_an_output_that_nobody_reads_ends_the_run():
     with started("-np", "2", "yes") as process:
         process.stdout.readline()
@@ -330,7 +332,9 @@ def test_the_failing_rank_is_named_with_its_last_lines(tmp_path):
     assert "tfdist run: the last lines of rank 1:" in done.stderr
 
 
-@pytest.mark.parametrize("code", ["breakpoint()", "input()"])
+@pytest.mark.parametrize(
+    "code", ["breakpoint()", pytest.param("input()", marks=pytest.mark.slow)]
+)
 def test_what_needs_a_terminal_is_to_be_run_without_tfdist_run(code):
     done = run("-np", "2", sys.executable, "-c", code)
 
@@ -394,6 +398,7 @@ STUBBORN = (
 )
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_deaf_to_sigterm_is_killed(tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
@@ -451,7 +456,11 @@ def test_only_the_launcher_and_the_rank_show_the_command():
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    [
+        (signal.SIGINT, 130),
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_is_passed_on_and_ends_the_run(number, code):
     name = number.name.removeprefix("SIG")
@@ -468,6 +477,7 @@ def test_a_signal_is_passed_on_and_ends_the_run(number, code):
     assert err.startswith(f"tfdist run: {number.name} ended the run; ranks 0 and 1")
 
 
+@pytest.mark.slow
 def test_ctrl_c_prints_one_line_and_no_traceback():
     script = "import os, time; print('rank', os.getpid(), flush=True); time.sleep(999)"
 
@@ -512,6 +522,7 @@ def test_a_second_sigterm_does_not_cut_the_first_short(tmp_path):
     assert (process.returncode, out) == (143, "[0] saved\n")
 
 
+@pytest.mark.slow
 def test_ctrl_c_works_while_the_console_stands_still():
     with started("-np", "1", "bash", "-c", f"echo rank $$; yes {'x' * 99}") as process:
         pids = read_numbers(process, 1)
@@ -536,7 +547,11 @@ def test_other_signals_are_passed_on_without_ending_anything():
 
 
 @pytest.mark.parametrize(
-    ("options", "answer"), [((), "reached"), (("--isolate-network",), "refused")]
+    ("options", "answer"),
+    [
+        pytest.param((), "reached", marks=pytest.mark.slow),
+        (("--isolate-network",), "refused"),
+    ],
 )
 def test_isolated_processes_reach_nothing_else(options, answer):
     """A port of this machine stands for another host."""
@@ -548,6 +563,7 @@ def test_isolated_processes_reach_nothing_else(options, answer):
     assert by_rank(done.stdout) == {0: [answer], 1: [answer]}, done.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_z_stops_the_ranks_and_fg_wakes_them():
     script = f"trap 'echo awake; exit 0' CONT; echo rank $$; {FOREVER}"
 

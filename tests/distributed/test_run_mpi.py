@@ -187,6 +187,7 @@ def test_mpi_is_taken_where_nothing_else_is_asked_for(program, options):
     assert len(re.findall("of 2 is .; total 3", out)) == 2
 
 
+@SLOW
 def test_more_ranks_than_cores(program):
     code, out, err = run("-np", "5", "--collective", "mpi", program(SHOW))
 
@@ -207,7 +208,9 @@ def test_a_dry_run_can_be_pasted(program):
     ]
 
 
-@pytest.mark.parametrize("victim", ["rank", "launcher", "mpirun"])
+@pytest.mark.parametrize(
+    "victim", ["rank", "launcher", pytest.param("mpirun", marks=SLOW)]
+)
 def test_after_a_kill_nothing_is_left(program, victim, monkeypatch):
     monkeypatch.delenv("OMPI_MCA_btl_sm_backing_directory")
     command = [sys.executable, "-c", PATIENT, "run"]
@@ -256,12 +259,17 @@ def remaining(files, pids):
 
 @pytest.mark.requires("ss", "unshare")
 @pytest.mark.parametrize(
-    ("before", "address_of_loopback"),
-    [((), "127.0.0.1:"), pytest.param(FORBIDDEN, "%lo:", marks=SLOW)],
+    ("before", "address_of_loopback", "text"),
+    [
+        ((), "127.0.0.1:", WAIT),
+        pytest.param((), "127.0.0.1:", WAIT_IN_STRATEGY, marks=SLOW),
+        pytest.param(FORBIDDEN, "%lo:", WAIT_IN_STRATEGY, marks=SLOW),
+    ],
+    ids=["mpi4py", "strategy", "no namespaces"],
 )
-def test_nothing_listens_for_other_hosts(program, before, address_of_loopback):
+def test_nothing_listens_for_other_hosts(program, before, address_of_loopback, text):
     """The ranks at no port, and the gate or `mpirun` on the device `lo` alone."""
-    script = program(WAIT_IN_STRATEGY)
+    script = program(text)
     words = [*before, BIN / "tfdist", "run", "-np", "2", "--collective", "mpi", script]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as launcher:
         ranks = [int(launcher.stdout.readline().split()[-1]) for _ in range(2)]
@@ -287,6 +295,7 @@ def test_nothing_listens_for_other_hosts(program, before, address_of_loopback):
     assert all(address_of_loopback in address for address in addresses), addresses
 
 
+@SLOW
 def test_a_smaller_job_goes_on(program):
     code, out, err = run(
         *("-np", "2", "--collective", "mpi", "--max-restarts", "2", "--min-np", "1"),
