@@ -1,5 +1,6 @@
 """What all tests of several processes share, and the modules of the equality matrix."""
 
+import itertools
 import os
 
 import pytest
@@ -30,6 +31,19 @@ def matrix(request):
 def cells(request, matrix):
     """What the rows of a module end with."""
     return matrix.cells(request.module)
+
+
+@pytest.fixture(scope="module")
+def asked(request):
+    """The texts among the parameters of a module's chosen tests.
+
+    Where the rows of a module share a job, tests have the names of those that they need
+    as parameters, and the job runs no others.
+    """
+    items = [item for item in request.session.items if item.module is request.module]
+    parameters = [item.callspec.params for item in items if hasattr(item, "callspec")]
+    values = itertools.chain.from_iterable(each.values() for each in parameters)
+    return {value for value in values if isinstance(value, str)}
 
 
 @pytest.fixture(scope="module", autouse=True)
