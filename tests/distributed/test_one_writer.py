@@ -44,6 +44,8 @@ def write_all(folder):
         "weights": model.get_weights(),
         "loaded": loaded,
         "asked": save_where_a_file_is(model, Path(folder) / "asked.keras"),
+        # Last: the chief can write nothing after it.
+        "refused": fail_all(strategy, Path(folder) / "refused"),
     }
 
 
@@ -77,7 +79,7 @@ class Refusal(Exception):
         super().__init__(f"{what}: {why}")
 
 
-def fail_all(folder):
+def fail_all(strategy, folder):
     """Write in every way where the chief cannot; return what each call raises."""
     import keras
     import tensorflow as tf
@@ -92,14 +94,14 @@ def fail_all(folder):
     def refuse(descriptor):
         raise OSError("no space left")
 
-    strategy = tfdist.strategies.AllReduceStrategy()
     with strategy.scope():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
         model.compile("sgd", "mse")
         refusing = keras.Sequential([keras.Input((2,)), Refusing()])
         refusing.build()
         lazy = keras.Sequential([keras.layers.Dense(1)])
-    x, folder = np.ones((8, 2)), Path(folder)
+    x = np.ones((8, 2))
+    folder.mkdir(exist_ok=True)
     (folder / "file").write_text("not a folder")
     if tfdist.is_chief():
         os.fsync = refuse
@@ -193,10 +195,9 @@ def test_what_the_chief_has_written_is_whole(written):
     assert tf.saved_model.contains_saved_model(str(folder / "0" / "saved"))
 
 
-def test_all_ranks_raise_what_the_chief_raises(tmp_path):
-    (chief, kept), (other, kept_by_other) = tfdist.testing.cluster(
-        fail_all, args=(str(tmp_path),)
-    ).values
+def test_all_ranks_raise_what_the_chief_raises(written):
+    _, by_rank = written
+    (chief, kept), (other, kept_by_other) = (found["refused"] for found in by_rank)
 
     assert chief["save a layer"] == "Refusal: the layer: it refuses"
     # What it takes to make such an error, only its class knows.
