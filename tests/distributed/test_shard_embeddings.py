@@ -133,11 +133,22 @@ def saved(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def plain():
+    """The model that plain Keras has trained."""
+    return trained(None, epochs=1)
+
+
 @pytest.mark.parametrize(
-    "name", ["epoch.keras", "model.h5", "model.weights.h5", "model.keras"]
+    "name",
+    [
+        "epoch.keras",
+        pytest.param("model.h5", marks=pytest.mark.slow),
+        pytest.param("model.weights.h5", marks=pytest.mark.slow),
+        "model.keras",
+    ],
 )
-def test_files_are_those_of_plain_keras(saved, name, tmp_path):
-    plain = trained(None, epochs=1)
+def test_files_are_those_of_plain_keras(saved, plain, name, tmp_path):
     if name == "epoch.keras":
         # Before the averages replace the weights.
         assert len(values_in(saved / name)) == len(values_of(plain))

@@ -42,32 +42,44 @@ def numbered(strategy, **options):
     return model, rows
 
 
+def how_often(strategy, *data, **options):
+    """Train for two epochs; how often the rows were seen, at least and at most."""
+    model, _ = numbered(strategy)
+    logs = model.fit(*data, epochs=2, verbose=0, **options).history
+    return [logs["fewest"], logs["most"]]
+
+
 def each_row_once(strategy):
-    """Train on every kind of input; how often rows were seen, by kind."""
+    """Train on some kinds of input; how often rows were seen, by kind."""
     import tensorflow as tf
 
-    seen = {}
+    _, rows = numbered(strategy)
+    dataset = tf.data.Dataset.from_tensor_slices((rows, rows))
+    shuffled = dataset.shuffle(ROWS).batch(10)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Your input ran out of data")
+        cut = tfdist.data.shard(dataset.batch(10)).map(lambda x, y: (x, y))
+        of_cut = how_often(strategy, cut)
+    return {
+        "arrays, no seed": how_often(strategy, rows, rows, batch_size=10),
+        "dataset, shuffled without a seed": how_often(strategy, shuffled),
+        "dataset, sharded before a map": of_cut,
+        "own dataset, unknown length": how_often(
+            strategy, own_dataset(strategy, dataset)
+        ),
+    }
 
-    def fit(kind, *data, **options):
-        model, _ = numbered(strategy)
-        logs = model.fit(*data, epochs=2, verbose=0, **options).history
-        seen[kind] = [logs["fewest"], logs["most"]]
+
+def each_row_of_others_once(strategy):
+    """Train on the other kinds."""
+    import tensorflow as tf
 
     _, rows = numbered(strategy)
-    fit("arrays, no seed", rows, rows, batch_size=10)
-    fit("arrays, shuffled batches", rows, rows, batch_size=10, shuffle="batch")
-    dataset = tf.data.Dataset.from_tensor_slices((rows, rows))
-    fit("dataset, shuffled without a seed", dataset.shuffle(ROWS).batch(10))
     policy = tf.data.Options()
     policy.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.DATA
     )
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", "Your input ran out of data")
-        own = tfdist.data.shard(dataset.batch(10)).map(lambda x, y: (x, y))
-        fit("dataset, sharded before a map", own)
-    fit("dataset, DATA policy", dataset.batch(10).with_options(policy))
-    fit("own dataset, unknown length", own_dataset(strategy, dataset))
+    batches = tf.data.Dataset.from_tensor_slices((rows, rows)).batch(10)
 
     class Batches(keras.utils.PyDataset):
         def __len__(self):
@@ -78,8 +90,12 @@ def each_row_once(strategy):
                 index * 10 : index * 10 + 10
             ]
 
-    fit("PyDataset, workers, shuffled", Batches(workers=2))
-    return seen
+    options = {"batch_size": 10, "shuffle": "batch"}
+    return {
+        "arrays, shuffled batches": how_often(strategy, rows, rows, **options),
+        "dataset, DATA policy": how_often(strategy, batches.with_options(policy)),
+        "PyDataset, workers, shuffled": how_often(strategy, Batches(workers=2)),
+    }
 
 
 def own_dataset(strategy, dataset):
@@ -265,32 +281,53 @@ def tutorial(strategy, folder):
     return [float(tf.reduce_sum(x)) for x, _ in images]
 
 
-def check_everything(folder):
-    """Run all of the above in this process."""
-    strategy = tfdist.strategies.AllReduceStrategy(
+def make_strategy():
+    return tfdist.strategies.AllReduceStrategy(
         timeout_seconds=300, check_first_step="off"
     )
+
+
+def check_most():
+    """Run most of the above in this process."""
+    strategy = make_strategy()
     return {
         "once": each_row_once(strategy),
         "parts": used_on_some_ranks(strategy),
         "loops": loops(strategy),
         "draws": draws(strategy),
-        "tutorial": tutorial(strategy, folder),
         "errors": errors(strategy),
     }
 
 
+def check_more(folder):
+    """Run what is left in this process."""
+    strategy = make_strategy()
+    return {
+        "once": each_row_of_others_once(strategy),
+        "tutorial": tutorial(strategy, folder),
+    }
+
+
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
+def ranks():
     """The results of three processes, with unequal parts, by rank."""
+    return tfdist.testing.cluster(check_most, size=3, timeout_seconds=1200).values
+
+
+@pytest.fixture(scope="module")
+def more(tmp_path_factory):
+    """The other results."""
     folder = tmp_path_factory.mktemp("files")
     return tfdist.testing.cluster(
-        check_everything, size=3, args=(str(folder),), timeout_seconds=1200
+        check_more, size=3, args=(str(folder),), timeout_seconds=1200
     ).values
 
 
-def test_each_row_is_seen_exactly_once(ranks):
-    for values in ranks:
+@pytest.mark.parametrize(
+    "fixture", ["ranks", pytest.param("more", marks=pytest.mark.slow)]
+)
+def test_each_row_is_seen_exactly_once(request, fixture):
+    for values in request.getfixturevalue(fixture):
         for kind, seen in values["once"].items():
             assert seen == [[1.0, 1.0], [1.0, 1.0]], kind
 
@@ -337,8 +374,9 @@ def test_generators_and_augmentations_without_a_seed_are_alike(ranks):
         assert found["generators"] == by_rank[0]["generators"]
 
 
-def test_keras_s_tutorial_on_images_needs_no_seed(ranks):
-    sums = [values["tutorial"] for values in ranks]
+@pytest.mark.slow
+def test_keras_s_tutorial_on_images_needs_no_seed(more):
+    sums = [values["tutorial"] for values in more]
 
     assert len(set(sums[0])) == 4
     assert all(found == sums[0] for found in sums)
