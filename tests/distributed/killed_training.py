@@ -133,8 +133,10 @@ def main(folder, kills, precision, stop=None):
             # The launcher passes SIGTERM on; SIGUSR1 comes to one rank alone.
             launcher = int(os.environ["LAUNCHER"])
             target = launcher if stop == "SIGTERM" else pids[-1]
+            # Where a job is killed once, it has saved states by then.
+            seed = start + 4 if kills == 1 else start
             callbacks.append(
-                StopTheJob(target, stop) if stop else KillTheJob(pids, start)
+                StopTheJob(target, stop) if stop else KillTheJob(pids, seed)
             )
     model, history = trained(strategy, precision, callbacks)
     if strategy.collective.rank == 0:

@@ -54,7 +54,11 @@ def undisturbed(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("processes", "kills"),
-    [pytest.param(1, 3, marks=pytest.mark.slow), (2, 2)],
+    [
+        pytest.param(1, 3, marks=pytest.mark.slow),
+        (2, 1),
+        pytest.param(2, 2, marks=pytest.mark.slow),
+    ],
 )
 def test_killed_jobs_end_with_every_bit_of_an_undisturbed_one(
     undisturbed, tmp_path, processes, kills
@@ -67,8 +71,8 @@ def test_killed_jobs_end_with_every_bit_of_an_undisturbed_one(
         name for name in right if not np.array_equal(right[name], found[name])
     ] == []
     assert len(right["loss"]) == EPOCHS
-    # The first may have been killed before there was a state.
-    assert said.count("tfdist: goes on after ") >= kills - 1
+    # The first of several may have been killed before there was a state.
+    assert said.count("tfdist: goes on after ") >= max(kills - 1, 1)
     assert f"{kills} of {kills} restarts used" in said
     # Nothing is left of what was written, nor half of anything.
     left = {path.name for path in (tmp_path / "killed").iterdir()}
