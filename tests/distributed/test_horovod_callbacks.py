@@ -14,17 +14,18 @@ STEPS = 4
 
 
 @pytest.fixture(scope="module")
-def found():
+def found(asked):
     """What each rank has found in each check, by rank."""
-    return run(make_all_checks, timeout_seconds=1200)
+    cases = [case for case in STARTS if case in asked]
+    return run(make_all_checks, args=(cases,), timeout_seconds=1200)
 
 
-def make_all_checks():
+def make_all_checks(cases):
     import tfdist.horovod as hvd
 
     hvd.init()
     return {
-        "start": {case: train_from_one_start(*case) for case in STARTS},
+        "start": {case: train_from_one_start(*STARTS[case]) for case in cases},
         "loaded": {case: train_what_one_rank_has_loaded(*case) for case in LOADED},
         "head": train_a_layer_that_only_training_calls(),
         "local": keep_local_variables(),
@@ -58,7 +59,11 @@ def data_of(rank, size=STEPS * 8):
 
 
 # Whether the model is built before `fit`, and whether its steps run eagerly.
-STARTS = [(True, False), (False, False), (False, True)]
+STARTS = {
+    "built": (True, False),
+    "not built": (False, False),
+    "not built, eager": (False, True),
+}
 
 
 class StartRecorder(keras.callbacks.Callback):
@@ -96,7 +101,14 @@ def train_from_one_start(is_built, run_eagerly):
     return {"values": [first, second], "seeds": seed_states}
 
 
-@pytest.mark.parametrize("case", STARTS)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param("built", marks=pytest.mark.slow),
+        "not built",
+        pytest.param("not built, eager", marks=pytest.mark.slow),
+    ],
+)
 def test_all_ranks_begin_with_the_values_of_one(found, case):
     one, other = (rank["start"][case] for rank in found)
 
