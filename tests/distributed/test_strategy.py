@@ -50,7 +50,10 @@ def how_often(strategy, *data, **options):
 
 
 def each_row_once(strategy):
-    """Train on some kinds of input; how often rows were seen, by kind."""
+    """Train on kinds of input; how often rows were seen, by kind.
+
+    `test_strategy_inputs.py` has more of them.
+    """
     import tensorflow as tf
 
     _, rows = numbered(strategy)
@@ -67,34 +70,6 @@ def each_row_once(strategy):
         "own dataset, unknown length": how_often(
             strategy, own_dataset(strategy, dataset)
         ),
-    }
-
-
-def each_row_of_others_once(strategy):
-    """Train on the other kinds."""
-    import tensorflow as tf
-
-    _, rows = numbered(strategy)
-    policy = tf.data.Options()
-    policy.experimental_distribute.auto_shard_policy = (
-        tf.data.experimental.AutoShardPolicy.DATA
-    )
-    batches = tf.data.Dataset.from_tensor_slices((rows, rows)).batch(10)
-
-    class Batches(keras.utils.PyDataset):
-        def __len__(self):
-            return 11
-
-        def __getitem__(self, index):
-            return rows[index * 10 : index * 10 + 10], rows[
-                index * 10 : index * 10 + 10
-            ]
-
-    options = {"batch_size": 10, "shuffle": "batch"}
-    return {
-        "arrays, shuffled batches": how_often(strategy, rows, rows, **options),
-        "dataset, DATA policy": how_often(strategy, batches.with_options(policy)),
-        "PyDataset, workers, shuffled": how_often(strategy, Batches(workers=2)),
     }
 
 
@@ -251,45 +226,11 @@ def draws(strategy):
     }
 
 
-def tutorial(strategy, folder):
-    """Train on images in folders, without any seed; the rows that each rank read."""
-    import tensorflow as tf
-
-    if tfdist.is_chief():
-        for label in ("cats", "dogs"):
-            tf.io.gfile.makedirs(f"{folder}-images/{label}")
-            for number in range(8):
-                image = tf.fill([8, 8, 3], tf.cast(20 * number, tf.uint8))
-                png = tf.io.encode_png(image)
-                tf.io.write_file(f"{folder}-images/{label}/{number}.png", png)
-    strategy.collective.barrier("the images")
-    images = keras.utils.image_dataset_from_directory(
-        f"{folder}-images", image_size=(8, 8), batch_size=4, verbose=False
-    )
-    augment = keras.Sequential(
-        [keras.layers.RandomFlip(), keras.layers.RandomBrightness(0.2)]
-    )
-    images = images.map(
-        lambda x, y: (augment(x, training=True), y), num_parallel_calls=4
-    ).prefetch(2)
-    with strategy.scope():
-        model = keras.Sequential(
-            [keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(1)]
-        )
-        model.compile("sgd", "binary_crossentropy")
-    model.fit(images, epochs=2, verbose=0)
-    return [float(tf.reduce_sum(x)) for x, _ in images]
-
-
-def make_strategy():
-    return tfdist.strategies.AllReduceStrategy(
+def check_everything():
+    """Run all of the above in this process."""
+    strategy = tfdist.strategies.AllReduceStrategy(
         timeout_seconds=300, check_first_step="off"
     )
-
-
-def check_most():
-    """Run most of the above in this process."""
-    strategy = make_strategy()
     return {
         "once": each_row_once(strategy),
         "parts": used_on_some_ranks(strategy),
@@ -299,35 +240,14 @@ def check_most():
     }
 
 
-def check_more(folder):
-    """Run what is left in this process."""
-    strategy = make_strategy()
-    return {
-        "once": each_row_of_others_once(strategy),
-        "tutorial": tutorial(strategy, folder),
-    }
-
-
 @pytest.fixture(scope="module")
 def ranks():
     """The results of three processes, with unequal parts, by rank."""
-    return tfdist.testing.cluster(check_most, size=3, timeout_seconds=1200).values
+    return tfdist.testing.cluster(check_everything, size=3, timeout_seconds=1200).values
 
 
-@pytest.fixture(scope="module")
-def more(tmp_path_factory):
-    """The other results."""
-    folder = tmp_path_factory.mktemp("files")
-    return tfdist.testing.cluster(
-        check_more, size=3, args=(str(folder),), timeout_seconds=1200
-    ).values
-
-
-@pytest.mark.parametrize(
-    "fixture", ["ranks", pytest.param("more", marks=pytest.mark.slow)]
-)
-def test_each_row_is_seen_exactly_once(request, fixture):
-    for values in request.getfixturevalue(fixture):
+def test_each_row_is_seen_exactly_once(ranks):
+    for values in ranks:
         for kind, seen in values["once"].items():
             assert seen == [[1.0, 1.0], [1.0, 1.0]], kind
 
@@ -372,14 +292,6 @@ def test_generators_and_augmentations_without_a_seed_are_alike(ranks):
     for found in by_rank[1:]:
         assert found["augmented"] == [first, second]
         assert found["generators"] == by_rank[0]["generators"]
-
-
-@pytest.mark.slow
-def test_keras_s_tutorial_on_images_needs_no_seed(more):
-    sums = [values["tutorial"] for values in more]
-
-    assert len(set(sums[0])) == 4
-    assert all(found == sums[0] for found in sums)
 
 
 OTHER_LENGTH = (
