@@ -68,17 +68,22 @@ def rows_of(batch: Any) -> Any:
 
 
 def count_rows(
-    batch: Any, zipped: Sequence[bool] | None = None
+    batch: Any, zipped: Sequence[bool] | None = None, *, is_cut: bool = False
 ) -> tuple[Any, list[Any]]:
     """Return the number of rows of a batch, and how many each leaf has for each.
 
     The targets of (inputs, targets) tell the number. `zipped` tells which leaves belong
     to batches that were zipped, of several lengths: 8 and 24 rows are 8 rows, of 1 and
     3. A leaf that is none of them has 0.
+
+    If the batch `is_cut`, some input must have as many rows as the targets. Others, for
+    example the atoms of many molecules, have no share that belongs to a share of the
+    targets. The error is a `ValueError`, in a graph an `InvalidArgumentError`.
     """
     lengths = [_length(leaf) for leaf in tf.nest.flatten(batch)]
     if zipped is None:
         rows = _common(_of_targets(batch, lengths) or lengths, batch)
+        rows = _check_inputs(batch, rows) if is_cut else rows
         return rows, [_is_as_long(length, rows) for length in lengths]
     own = [length for length, is_own in zip(lengths, zipped, strict=True) if is_own]
     # Equal shares of all of them, also where the last batches end in odd lengths.
@@ -87,13 +92,8 @@ def count_rows(
     return rows, [next(per_row) if is_own else 0 for is_own in zipped]
 
 
-def check_inputs(batch: Any, rows: Any) -> Any:
-    """Return the number of rows to cut; raise if all inputs have other lengths.
-
-    Such inputs, for example the atoms of many molecules, have no share that belongs to
-    a share of the targets. The error is a `ValueError`, in a graph an
-    `InvalidArgumentError`.
-    """
+def _check_inputs(batch: Any, rows: Any) -> Any:
+    """Return the number of rows; raise if all inputs have other lengths."""
     inputs = batch[0] if _has_targets(batch) else None
     lengths = [n for n in map(_length, tf.nest.flatten(inputs)) if n is not None]
     if not lengths:
@@ -341,8 +341,8 @@ def shard(
 
     @tf.autograph.experimental.do_not_convert
     def cut(_: object, batch: object) -> object:
-        rows = check_inputs(batch, rows_of(batch))
-        return cut_rows(batch, *share(rows, rank, size))
+        rows, with_rows = count_rows(batch, is_cut=True)
+        return cut_rows(batch, *share(rows, rank, size), with_rows)
 
     # A dataset function gets a top-level tuple unpacked; enumerate prevents that.
     own = dataset.enumerate().map(cut, num_parallel_calls=tf.data.AUTOTUNE)

@@ -30,6 +30,8 @@ _THREAD_VARIABLES = (
     "TF_NUM_INTEROP_THREADS",
     "OMP_NUM_THREADS",
 )
+# With one seed, sets of strings have one order on all ranks, and after a restart.
+_DEFAULTS = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
 _OF_COLLECTIVES = {
     # NCCL might choose an interface that the processes do not share.
     "horovod": {"NCCL_SOCKET_IFNAME": "lo"},
@@ -87,9 +89,7 @@ def plan(
         threads = len(share)
         if job.workers is not None and not bind:
             threads = _threads_of_worker(machine, cluster)
-        # Sets of strings have one order on all ranks, and after a restart.
-        defaults = {"PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
-        defaults |= _threads(max(1, threads))
+        defaults = _DEFAULTS | _threads(max(1, threads))
         defaults |= _OF_COLLECTIVES.get(job.collective, {})
         env = {name: text for name, text in defaults.items() if name not in environ}
         if not job.verbose:

@@ -34,7 +34,6 @@ from tfdist.compat.tensorflow import (
 from tfdist.data.sharding import (
     Shard,
     at_least_one_row,
-    check_inputs,
     count_rows,
     cut_rows,
     is_rank_part,
@@ -53,8 +52,7 @@ _REMEDIES = {
         "arrays with other rows, or in another order, on each rank",
         "Draw, shuffle and split them alike on every rank: "
         "train_test_split(..., random_state=1), numpy.random.default_rng(1), or "
-        "keras.utils.set_random_seed(1) before all of it. Sort sets; for them, and for "
-        "hash(), export PYTHONHASHSEED=0 on every rank.",
+        "keras.utils.set_random_seed(1) before all of it. Sort what comes from a set.",
     ),
     Given.DATASET: (
         "a dataset that is shuffled, filtered or sharded in another way on each rank",
@@ -62,17 +60,16 @@ _REMEDIES = {
         "map, flat_map or interleave, draw alike. For others, as in a filter, scan or "
         "tf.map_fn, call keras.utils.set_random_seed(1) at the start of the program. "
         "Seed what Python code in it draws from, as by numpy.random.default_rng(1), "
-        "and give a map that calls some no num_parallel_calls: threads draw in turn.",
+        "and call it without num_parallel_calls.",
     ),
     Given.BATCHES: (
         "a PyDataset, generator or loader with other rows, or in another order, on "
         "each rank",
         "Seed what it draws from alike on every rank: numpy.random.default_rng(1) in "
         "it, keras.utils.set_random_seed(1) at the start of the program, or "
-        "torch.manual_seed(1) for a DataLoader. With several workers, seed by the "
-        "index of the batch, since threads draw in turn. Give each call of fit a new "
-        "generator, since what was read ahead of the last step is lost. Do not shard "
-        "it by tfdist.rank().",
+        "torch.manual_seed(1) for a DataLoader; with workers, seed each batch by its "
+        "index. Give each call of fit a new generator, since what was read ahead of "
+        "the last step is lost. Do not shard it by tfdist.rank().",
     ),
 }
 
@@ -158,9 +155,7 @@ def shard_plain(dataset: tf.data.Dataset, collective: Collective) -> tf.data.Dat
 
     @tf.autograph.experimental.do_not_convert
     def cut(_: Any, batch: Any) -> Any:
-        rows, with_rows = count_rows(batch, zipped)
-        if zipped is None:
-            rows = check_inputs(batch, rows)
+        rows, with_rows = count_rows(batch, zipped, is_cut=True)
         return cut_rows(batch, *share(rows, rank, size), with_rows)
 
     # With an index, `map` passes a tuple as one argument instead of unpacking it.
@@ -191,9 +186,7 @@ def shard_global(
     @tf.autograph.experimental.do_not_convert
     def cut(state: Any, batch: Any) -> tuple[Any, Shard]:
         is_first, before = state
-        rows, found = count_rows(batch, zipped)
-        if is_cut and zipped is None:
-            rows = check_inputs(batch, rows)
+        rows, found = count_rows(batch, zipped, is_cut=is_cut)
         rows = tf.convert_to_tensor(rows, tf.int64)
         # A constant may be as long as some batch, but hardly as all before it.
         per_row = tf.stack([tf.cast(one, tf.int64) for one in found])
@@ -218,9 +211,8 @@ def shard_global(
         return (False, with_rows > 0), own
 
     leaves = len(tf.nest.flatten(dataset.element_spec))
-    cut_batches = dataset.scan((True, tf.ones([leaves], tf.bool)), cut)
     # The next batch is cut during a step.
-    return cut_batches.prefetch(1)
+    return dataset.scan((True, tf.ones([leaves], tf.bool)), cut).prefetch(1)
 
 
 def _after_first(is_first: Any, act: Callable[[], Any], rows: Any) -> Any:

@@ -9,7 +9,6 @@ from tfdist.compat.keras.layers import adapt_to_whole
 from tfdist.data.sharding import (
     Shard,
     at_least_one_row,
-    check_inputs,
     count_rows,
     cut_rows,
     is_rank_part,
@@ -97,12 +96,11 @@ MOLECULES = (tf.range(9), tf.range(9), tf.range(7)), tf.range(4)
 def test_targets_tell_the_rows_and_inputs_must_have_as_many():
     batch = (tf.range(2), tf.range(2), tf.range(4)), tf.range(4), tf.range(2)
     assert [int(rows_of(MOLECULES)), int(rows_of(batch))] == [4, 4]
-    assert int(check_inputs(batch, rows_of(batch))) == 4
-    assert check_inputs(batch, 4) == 4
+    assert count_rows(batch, is_cut=True) == (4, [0, 0, 1, 1, 0])
 
     told = "inputs of 9 9 7 and targets of 4 rows. Call tfdist.data.shard"
     with pytest.raises(ValueError, match=told):
-        check_inputs(MOLECULES, count_rows(MOLECULES)[0])
+        count_rows(MOLECULES, is_cut=True)
 
 
 def test_inputs_of_other_lengths_are_refused_in_a_graph():

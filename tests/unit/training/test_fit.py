@@ -1,5 +1,3 @@
-from types import SimpleNamespace
-
 import keras
 
 from tfdist.training.fit import Decisions
@@ -8,7 +6,9 @@ from tfdist.training.fit import Decisions
 def test_rates_of_optimizers_that_a_model_holds_by_itself_are_agreed_on(on_ranks):
     def call(collective):
         held = {name: keras.optimizers.SGD(0.5) for name in ("second", "first")}
-        mine = SimpleNamespace(stop_training=False, optimizer=None, **held)
+        mine = keras.Model()
+        mine.stop_training = False
+        mine.first, mine.second = held["first"], held["second"]
         made = Decisions(mine, collective, [])
         if collective.rank == 1:
             mine.second.learning_rate = 0.25

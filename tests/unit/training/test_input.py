@@ -128,7 +128,7 @@ UNEQUAL = {
         rf"arrays {ORDER} Draw, shuffle and split them alike on every rank: "
         r"train_test_split\(\.\.\., random_state=1\), "
         r"numpy\.random\.default_rng\(1\), or keras\.utils\.set_random_seed\(1\) "
-        r"before all of it\.",
+        r"before all of it\. Sort what comes from a set\.",
     ),
     "dataset": (
         lambda: TFDatasetAdapter(dataset()),
@@ -137,16 +137,16 @@ UNEQUAL = {
         r"operations of a map, flat_map or interleave, draw alike\. For others, as in "
         r"a filter, scan or tf\.map_fn, call keras\.utils\.set_random_seed\(1\) at the "
         r"start of the program\. Seed what Python code in it draws from, as by "
-        r"numpy\.random\.default_rng\(1\)\.",
+        r"numpy\.random\.default_rng\(1\), and call it without num_parallel_calls\.",
     ),
     "PyDataset": (
         lambda: PyDatasetAdapter(Batches(), shuffle=False),
         rf"a PyDataset, generator or loader {ORDER} Seed what it draws from alike on "
         r"every rank: numpy\.random\.default_rng\(1\) in it, "
         r"keras\.utils\.set_random_seed\(1\) at the start of the program, or "
-        r"torch\.manual_seed\(1\) for a DataLoader\. Give each call of fit a new "
-        r"generator, since what was read ahead of the last step is lost\. Do not shard "
-        r"it by tfdist\.rank\(\)\.",
+        r"torch\.manual_seed\(1\) for a DataLoader; with workers, seed each batch by "
+        r"its index\. Give each call of fit a new generator, since what was read ahead "
+        r"of the last step is lost\. Do not shard it by tfdist\.rank\(\)\.",
     ),
 }
 

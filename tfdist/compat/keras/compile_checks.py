@@ -227,10 +227,8 @@ def _of_losses(model: Any) -> list[str]:
 def _of_metrics(model: Any) -> list[str]:
     """Describe metrics whose state is not in variables, as far as they are built."""
     compiled = getattr(model, "_compile_metrics", None)
-    is_built = compiled is not None and compiled.built
-    apart = (
-        [one.name for one in compiled.metrics if not one.variables] if is_built else []
-    )
+    metrics = compiled.metrics if compiled is not None and compiled.built else ()
+    apart = [one.name for one in metrics if not one.variables]
     if not apart:
         return []
     return [

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfdist.compat.keras.input import spec_of
 from tfdist.compat.keras.trainer import build
 from tfdist.compat.parameter_server import current_worker
-from tfdist.data.sharding import check_inputs, count_rows, cut_rows
+from tfdist.data.sharding import count_rows, cut_rows
 from tfdist.strategies.parameter_server.batch_codec import (
     are_small,
     as_tensors,
@@ -141,7 +141,7 @@ class Training:
 
     def _send_slices(self, update: Update, batch: Any) -> None:
         """Split a batch among the workers, and apply one update."""
-        rows = int(check_inputs(batch, count_rows(batch)[0]))
+        rows = int(count_rows(batch, is_cut=True)[0])
         # A batch without rows is one slice, and counts as one row.
         count = min(self._job.workers - self._job.backup_workers, rows or 1)
         edges = [rows * i // count for i in range(count + 1)]
