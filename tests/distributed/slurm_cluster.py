@@ -56,16 +56,20 @@ class SlurmCluster:
 
     def run(self, *command, timeout=1200, **options):
         """Call a command and return what it has printed, on whichever stream."""
-        done = subprocess.run(
-            [str(word) for word in command],
-            env=self.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout,
-            check=False,
-            **options,
-        )
+        for _ in range(3):
+            done = subprocess.run(
+                [str(word) for word in command],
+                env=self.env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=timeout,
+                check=False,
+                **options,
+            )
+            # On a starved machine Slurm may give up before any task has started.
+            if "aborted before step completely launched" not in done.stdout:
+                break
         assert done.returncode == 0, f"{done.stdout}\n{self.logs()}"
         return done.stdout
 

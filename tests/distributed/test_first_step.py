@@ -86,6 +86,20 @@ class Largest(keras.metrics.Metric):
         return self.value
 
 
+class OncePerStep(keras.metrics.Metric):
+    def __init__(self):
+        super().__init__(name="once")
+        self.total = self.add_weight(shape=(), initializer="zeros")
+        self.steps = self.add_weight(shape=(), initializer="zeros")
+
+    def update_state(self, y, p, sample_weight=None):
+        self.total.assign_add(tf.reduce_mean(tf.abs(y - p)))
+        self.steps.assign_add(1.0)
+
+    def result(self):
+        return self.total / self.steps
+
+
 class OverEpochs(keras.metrics.MeanSquaredError):
     def reset_state(self):
         pass
@@ -116,6 +130,7 @@ SILENT = {
     "a queue": ({"layer": Queue}, "Give a queue the rows of all ranks"),
     "a count": ({"layer": Count}, "Keep a count in a metric"),
     "a maximum": ({"metric": Largest}, "the result of 'largest'"),
+    "a mean once a step": ({"metric": OncePerStep}, "unequal numbers of rows"),
 }
 # Those that keep something, which a check must put back, and of which nothing is said.
 # That nothing is said of other right programs, the rows of the equality matrix show.
