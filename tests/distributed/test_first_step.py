@@ -74,6 +74,13 @@ class Count(keras.layers.Layer):
         return x
 
 
+class CountInIntegers(Count):
+    def build(self, shape):
+        self.seen = self.add_weight(
+            (), dtype="int64", trainable=False, initializer="zeros"
+        )
+
+
 class Largest(keras.metrics.Metric):
     def __init__(self):
         super().__init__(name="largest")
@@ -129,6 +136,7 @@ SILENT = {
     "squares by hand": ({"step": square}, "Let optimizers update weights"),
     "a queue": ({"layer": Queue}, "Give a queue the rows of all ranks"),
     "a count": ({"layer": Count}, "Keep a count in a metric"),
+    "a count in integers": ({"layer": CountInIntegers}, "Keep a count in a metric"),
     "a maximum": ({"metric": Largest}, "the result of 'largest'"),
     "a mean once a step": ({"metric": OncePerStep}, "unequal numbers of rows"),
 }

@@ -77,7 +77,8 @@ class Observer:
     def _of_state(self) -> Iterator[Value]:
         """Yield the new state of layers, and weights that the step assigns itself."""
         weights = self._trainer.trainable_variables
-        state = [*state_of_layers(self._trainer), *weights]
+        counts = state_of_layers(self._trainer, of_integers=True)
+        state = [*state_of_layers(self._trainer), *counts, *weights]
         for variable in filter(self._is_assigned, state):
             name = getattr(variable, "path", variable.name)
             yield Value("new value", name, tf.identity(_copies_of(variable)[0]))

@@ -309,18 +309,22 @@ class LoopStep(Traced):
         self._assigned.clear()
 
 
-def state_of_layers(trainer: Any) -> list[Any]:
-    """Return the float state of a model's layers and losses, except its metrics."""
+def state_of_layers(trainer: Any, *, of_integers: bool = False) -> list[Any]:
+    """Return the float or integer state of layers and losses, except metrics."""
     of_metrics = {id(variable) for variable in trainer.metrics_variables}
     variables = [*trainer.non_trainable_variables, *state_of_losses(trainer)]
     return [
         variable
         for variable in [*variables, *raw_variables_of(trainer)]
-        if tf.as_dtype(variable.dtype).is_floating
+        if _is_of_type(tf.as_dtype(variable.dtype), of_integers)
         and id(variable) not in of_metrics
         # A frozen table, of which each rank has other rows.
         and owner_of(variable) is None
     ]
+
+
+def _is_of_type(dtype: tf.DType, of_integers: bool) -> bool:
+    return bool(dtype.is_integer if of_integers else dtype.is_floating)
 
 
 def is_weight(variable: Any) -> bool:
