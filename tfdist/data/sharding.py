@@ -98,7 +98,6 @@ def _check_inputs(batch: Any, rows: Any) -> Any:
     lengths = [n for n in map(_length, tf.nest.flatten(inputs)) if n is not None]
     if not lengths:
         return rows
-    is_there = functools.reduce(tf.logical_or, [tf.equal(n, rows) for n in lengths])
     error = [
         "No input of a batch has as many rows as its targets, so that there is no "
         "share of both. Received: inputs of",
@@ -108,12 +107,12 @@ def _check_inputs(batch: Any, rows: Any) -> Any:
         "rows. Call tfdist.data.shard on the batches before the `map` that changes "
         "their lengths, or join batches of several lengths by tf.data.Dataset.zip.",
     ]
-    # With static lengths it is known now.
-    known = tf.get_static_value(is_there)
-    if known:
+    if isinstance(rows, int):
+        if rows not in lengths:
+            raise ValueError(" ".join(map(str, error)))
         return rows
-    if known is not None:
-        raise ValueError(" ".join(map(str, error)))
+    are_equal = [tf.equal(tf.cast(length, tf.int64), rows) for length in lengths]
+    is_there = tf.reduce_any(tf.stack(are_equal))
     with tf.control_dependencies([tf.debugging.Assert(is_there, error)]):
         return tf.identity(rows)
 

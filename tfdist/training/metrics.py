@@ -112,9 +112,9 @@ class MetricsOfRanks:
         """
         for name in step.derived:
             warn_user(
-                f"The log {name!r} is an average of ranks. Received: a number that a "
-                "step computes from metrics, which has those of its own rows. Compute "
-                "it in get_metrics_result, whose metrics are those of all ranks."
+                f"The log {name!r} is an average of ranks, each with its own rows. "
+                "Received: a number that a step computes from metrics. Compute it in "
+                "get_metrics_result, where metrics cover all rows."
             )
         leaves = [_values(leaf) for leaf in tf.nest.flatten(step.logs)]
         numbers = {

@@ -108,6 +108,8 @@ def test_inputs_of_other_lengths_are_refused_in_a_graph():
         yield MOLECULES
 
     vector = tf.TensorSpec([None], tf.int32)
+    pairs = tf.data.Dataset.from_tensors((MOLECULES[0][:2], tf.range(9)))
+    [*shard(pairs, rank=0, size=2)]  # Of two inputs, with static lengths.
     dataset = tf.data.Dataset.from_generator(
         molecules, output_signature=((vector,) * 3, vector)
     )

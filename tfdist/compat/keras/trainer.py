@@ -22,7 +22,7 @@ from tfdist.compat.keras.hooks import (
     hooks_of_model,
 )
 from tfdist.compat.keras.input import is_composite, spec_of
-from tfdist.compat.keras.learning_rates import optimizers_of
+from tfdist.compat.keras.learning_rates import accumulates, optimizers_of
 from tfdist.compat.keras.optimizer import adopt, sum_before_overrides
 from tfdist.compat.keras.own_reduction import reducing_in
 from tfdist.compat.keras.positions import (
@@ -61,12 +61,11 @@ def build_equal(
     if hooks is not None and hooks.has_peers:
         # Before Keras meets this rank's rows, and complains of their number.
         check_stateless(self)
-    if current_position() is not None or not replaces(self, "train_step", "test_step"):
+    if _is_built_by_step(self):
+        prepare_optimizers(self)
+    else:
         spec = iterator._distributed_dataset.element_spec
         build(self, spec.data if isinstance(spec, Shard) else spec)
-    else:
-        # It may change the batch before the model, or call layers that `call` does not.
-        prepare_optimizers(self)
     if hooks is not None and not hooks.is_alone:
         hooks.build(self, is_single_step=False)
 
@@ -99,6 +98,15 @@ def _build(model: Any, spec: Any) -> None:
         # Its inputs may be others than the data; if not, the step raises the same.
         if not replaces(model, "train_step", "test_step"):
             raise
+
+
+def _is_built_by_step(model: Any) -> bool:
+    """Return whether a step of the model's own is to build it."""
+    # It may change the batch before the model, or call layers that `call` does not.
+    is_custom = replaces(model, "train_step", "test_step")
+    # A backup restores variables before that, and steps that accumulate gradients
+    # weigh what they find.
+    return is_custom and current_position() is None and not accumulates(model)
 
 
 def _must_be_built_to_resume(model: Any, iterator: Any) -> bool:

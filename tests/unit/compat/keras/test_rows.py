@@ -19,9 +19,9 @@ OPTIONS = {
 LAZY = [
     (LazyAdam, keras.optimizers.Adam, "nothing"),
     (LazyAdam, keras.optimizers.Adam, "clipped"),
-    pytest.param(LazyAdam, keras.optimizers.Adam, "amsgrad", marks=SLOW),
+    (LazyAdam, keras.optimizers.Adam, "amsgrad"),
     (LazySGD, keras.optimizers.SGD, "nothing"),
-    pytest.param(LazySGD, keras.optimizers.SGD, "nesterov", marks=SLOW),
+    (LazySGD, keras.optimizers.SGD, "nesterov"),
 ]
 
 
