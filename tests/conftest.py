@@ -1,4 +1,4 @@
-"""What every test gets: a clean environment, readable reasons to skip, quick starts."""
+"""Fixtures of all tests: a clean environment, reasons to skip, forked processes."""
 
 import fcntl
 import functools
@@ -224,7 +224,7 @@ def _environment() -> dict[str, str]:
 def fork_all(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[pytest.MonkeyPatch], None]]:
-    """What lets new Python processes be forked from one; see `fork_server.py`.
+    """Return a function that makes a test fork its processes; see `fork_server.py`.
 
     The first worker of xdist that needs that process starts it, for all.
     """

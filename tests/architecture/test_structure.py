@@ -276,7 +276,7 @@ for command in (
         with contextlib.suppress(SystemExit):
             main(command.split())
     check(command)
-# The names are those of packages that are there.
+# A name of no package would be loaded by nothing.
 assert importlib.util.find_spec("tensorflow") and importlib.util.find_spec("keras")
 """
 

@@ -1,4 +1,4 @@
-"""The process from which those of tests are forked.
+"""Server that forks the Python processes of tests.
 
 It has imported TensorFlow, Keras and tfdist, and has run no operation: as long as
 TensorFlow has not started its devices, a fork is as good as a new process. It keeps one

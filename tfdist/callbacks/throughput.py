@@ -22,7 +22,7 @@ from tfdist.callbacks.ranks import (
     times_since,
 )
 from tfdist.cluster.launcher import Launcher
-from tfdist.compat.keras.compile_checks import replaces
+from tfdist.compat.keras.learning_rates import replaces
 from tfdist.compat.keras.losses_and_metrics import mean_loss_of
 from tfdist.compat.keras.saving import write_atomically
 from tfdist.compat.user_warnings import warn_user

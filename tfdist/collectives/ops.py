@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfdist.collectives.base import Collective
 from tfdist.collectives.wire_format import pack
+from tfdist.compat.random_pipelines import SPREAD
 from tfdist.compat.tensorflow import run_independently
 
 _MERGE_OPS = {"sum": "Add", "mean": "Add", "min": "Min", "max": "Max"}
@@ -27,9 +28,6 @@ _TRIAL_KEY = 3
 # What is sent from GPUs in place of types for which TensorFlow expects the data in host
 # memory, or has no kernel of NCCL.
 _ON_GPUS = {tf.int32: tf.int64, tf.bfloat16: tf.float32}
-# The golden ratio of 32 bits spreads neighbouring numbers over the whole range (Knuth,
-# The Art of Computer Programming, volume 3, section 6.4).
-SPREAD = 0x9E3779B1
 
 
 class FlatOps:

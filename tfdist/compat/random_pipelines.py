@@ -104,8 +104,9 @@ class _Function:
 # No function has more draws, and no loop in a loop more iterations.
 _MOST_DRAWS = _MOST_ROWS = 2**16
 _FUNCTION: ContextVar[_Function | None] = ContextVar("function", default=None)
-# 2**32 by the golden ratio: multiples of it share few bits.
-_SPREAD = 0x9E3779B1
+# The golden ratio of 32 bits spreads neighbouring numbers over the whole range (Knuth,
+# The Art of Computer Programming, volume 3, section 6.4).
+SPREAD = 0x9E3779B1
 # The rank whose part of the data the function that is being traced gets.
 _PART: ContextVar[int] = ContextVar("part", default=0)
 
@@ -123,7 +124,7 @@ def is_function_watched() -> bool:
 
 def seed_of(number: Any, seed: Any) -> Any:
     """Return the seed of a rank, step or part; that of number 0 is the given one."""
-    spread = tf.cast(number * _SPREAD % 2**32, seed.dtype)
+    spread = tf.cast(number * SPREAD % 2**32, seed.dtype)
     return tf.bitwise.bitwise_xor(seed, tf.stack([spread, tf.zeros_like(spread)]))
 
 

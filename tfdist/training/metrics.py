@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.collectives.base import Collective, name_in_graph
-from tfdist.compat.keras.compile_checks import replaces
+from tfdist.compat.keras.learning_rates import replaces
 from tfdist.compat.keras.losses_and_metrics import Noted
 from tfdist.compat.mirrored import value_here
 from tfdist.compat.user_warnings import warn_user

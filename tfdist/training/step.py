@@ -324,6 +324,7 @@ def state_of_layers(trainer: Any, *, of_integers: bool = False) -> list[Any]:
 
 
 def _is_of_type(dtype: tf.DType, of_integers: bool) -> bool:
+    """Return whether a type is one of integers, or else one of floats."""
     return bool(dtype.is_integer if of_integers else dtype.is_floating)
 
 

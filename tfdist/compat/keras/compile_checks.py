@@ -133,15 +133,6 @@ def check_stateless(model: Any) -> None:
         )
 
 
-def replaces(model: Any, *methods: str) -> bool:
-    """Return whether a model replaces any of these methods of `keras.Model`."""
-    return any(
-        getattr(getattr(model, name), "__func__", None)
-        is not getattr(keras.Model, name)
-        for name in methods
-    )
-
-
 def is_built(model: Any) -> bool:
     """Return whether a model has its weights."""
     # A model without `call` is never built itself, but its parts are.

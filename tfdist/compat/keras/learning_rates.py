@@ -46,15 +46,22 @@ def optimizers_of(model: Any) -> list[Any]:
 
 
 def all_optimizers_of(model: Any) -> list[Any]:
-    """Return a model's optimizers, then those of models within that it may apply."""
+    """Return the optimizers of a model, and of inner models that its step may use."""
     # Keras's own step applies none of a model that is used as a layer.
-    is_custom = (
-        getattr(model.train_step, "__func__", None) is not keras.Model.train_step
-    )
+    is_custom = replaces(model, "train_step")
     layers = model._flatten_layers(include_self=False) if is_custom else ()
     parts = [layer for layer in layers if isinstance(layer, keras.Model)]
     found = [optimizer for one in (model, *parts) for optimizer in optimizers_of(one)]
     return list({id(one): one for one in found}.values())
+
+
+def replaces(model: Any, *methods: str) -> bool:
+    """Return whether a model replaces any of these methods of `keras.Model`."""
+    return any(
+        getattr(getattr(model, name), "__func__", None)
+        is not getattr(keras.Model, name)
+        for name in methods
+    )
 
 
 def built_from(model: Any) -> list[list[int] | None]:

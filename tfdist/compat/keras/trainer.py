@@ -13,7 +13,6 @@ from tfdist.compat.keras.compile_checks import (
     check_built,
     check_stateless,
     is_built,
-    replaces,
 )
 from tfdist.compat.keras.hooks import (
     any_hooks_of_model,
@@ -22,7 +21,7 @@ from tfdist.compat.keras.hooks import (
     hooks_of_model,
 )
 from tfdist.compat.keras.input import is_composite, spec_of
-from tfdist.compat.keras.learning_rates import accumulates, optimizers_of
+from tfdist.compat.keras.learning_rates import accumulates, optimizers_of, replaces
 from tfdist.compat.keras.optimizer import adopt, sum_before_overrides
 from tfdist.compat.keras.own_reduction import reducing_in
 from tfdist.compat.keras.positions import (
@@ -104,8 +103,8 @@ def _is_built_by_step(model: Any) -> bool:
     """Return whether a step of the model's own is to build it."""
     # It may change the batch before the model, or call layers that `call` does not.
     is_custom = replaces(model, "train_step", "test_step")
-    # A backup restores variables before that, and steps that accumulate gradients
-    # weigh what they find.
+    # A backup is restored before that. With accumulated gradients, state must exist
+    # before the first step.
     return is_custom and current_position() is None and not accumulates(model)
 
 
