@@ -98,6 +98,8 @@ class Server:
 
     def _signal(self, connection, pid):
         """Pass a signal on; a proxy that has gone takes the process with it."""
+        if self._connections.get(pid) is not connection:
+            return  # Of those that are ready now, the end of the process came first.
         try:
             number = connection.recv(1)
         except ConnectionResetError:

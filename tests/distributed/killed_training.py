@@ -32,7 +32,8 @@ class KillTheJob(keras.callbacks.Callback):
     def __init__(self, pids, seed):
         super().__init__()
         moment = random.Random(seed)
-        self._steps = moment.randint(3, 8)
+        # Of two starts that are killed, the first has saved a state.
+        self._steps = moment.randint(5 if seed > 1 else 3, 8)
         self._seconds = moment.uniform(0, SECONDS_WITHIN_STEP)
         self._pids = sorted(pids, key=lambda pid: pid == os.getpid())
 
@@ -56,17 +57,21 @@ class StopTheJob(keras.callbacks.Callback):
     Args:
         pid: Of the process.
         name: Of the signal.
+        backup: The callback of this rank that is to stop.
     """
 
-    def __init__(self, pid, name):
+    def __init__(self, pid, name, backup):
         super().__init__()
-        self._pid, self._number = pid, signal.Signals[name]
+        self._pid, self._number, self._backup = pid, signal.Signals[name], backup
         self._steps = 13
 
     def on_train_batch_begin(self, batch, logs=None):
         self._steps -= 1
         if self._steps == 0:
             os.kill(self._pid, self._number)
+            # A launcher needs a while to pass it on.
+            while self._number == signal.SIGTERM and not self._backup._received:
+                threading.Event().wait(0.01)
 
 
 def trained(strategy, precision, callbacks):
@@ -136,7 +141,9 @@ def main(folder, kills, precision, stop=None):
             # Where a job is killed once, it has saved states by then.
             seed = start + 4 if kills == 1 else start
             callbacks.append(
-                StopTheJob(target, stop) if stop else KillTheJob(pids, seed)
+                StopTheJob(target, stop, callbacks[0])
+                if stop
+                else KillTheJob(pids, seed)
             )
     model, history = trained(strategy, precision, callbacks)
     if strategy.collective.rank == 0:

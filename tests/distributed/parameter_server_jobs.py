@@ -9,6 +9,8 @@ import os
 import pickle
 import sys
 import tempfile
+import threading
+import time
 import traceback
 from pathlib import Path
 
@@ -64,8 +66,11 @@ def run(function, *args, workers=2, ps=1, timeout_seconds=1200, restarts=3):
             timeout_seconds=timeout_seconds,
             restarts=restarts,
         )
-        left = [file.stem for file in folder.glob("*.pid") if is_running(file)]
-        assert not left, f"left behind: {left}"
+        deadline = time.monotonic() + 60
+        while left := [file.stem for file in folder.glob("*.pid") if is_running(file)]:
+            # What has ended is collected a moment later.
+            assert time.monotonic() < deadline, f"left behind: {left}"
+            threading.Event().wait(0.02)
         file = folder / "value.pickle"
         if result.exit_code or not file.exists():
             logs = [

@@ -9,6 +9,8 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager
 
+from tfdist.launching.machine import free_ports
+
 # The node's name is also the address at which tasks find each other.
 NODE = "127.0.0.1"
 START_SECONDS = 300
@@ -150,12 +152,3 @@ def daemon(command, folder, env):
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def free_ports(count):
-    """Return ports at which nobody listens now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]

@@ -77,7 +77,8 @@ def corrupt_file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def fits(corrupt_file):
-    return cluster(train, size=3, args=(str(corrupt_file.parent),)).values
+    folder = str(corrupt_file.parent)
+    return cluster(train, size=3, args=(folder,), timeout_seconds=1200).values
 
 
 @pytest.mark.parametrize("kind", ["files", "shuffled and mapped"])

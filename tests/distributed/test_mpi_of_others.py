@@ -24,7 +24,7 @@ from mpi4py import MPI
 
 MPI.COMM_WORLD.allreduce(1)
 print("pid", os.getpid(), os.stat("/proc/self/ns/net").st_ino, flush=True)
-time.sleep(100)
+time.sleep(1000)
 """
 # A job may not make namespaces.
 FORBIDDEN = (

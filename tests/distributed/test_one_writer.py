@@ -153,7 +153,10 @@ def save_where_a_file_is(model, path):
 def written(tmp_path_factory):
     """The folder, and what each rank found in its own."""
     folder = tmp_path_factory.mktemp("written")
-    return folder, tfdist.testing.cluster(write_all, args=(str(folder),)).values
+    result = tfdist.testing.cluster(
+        write_all, args=(str(folder),), timeout_seconds=1200
+    )
+    return folder, result.values
 
 
 def test_only_the_chief_writes_what_the_ranks_share(written):

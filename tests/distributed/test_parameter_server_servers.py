@@ -11,7 +11,7 @@ import pytest
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.tf_config import dumps
 from tfdist.launching.machine import free_ports
-from tfdist.rendezvous.presence import wait_for_servers
+from tfdist.rendezvous.presence import listen, wait_for_servers
 
 pytestmark = pytest.mark.slow
 
@@ -104,12 +104,15 @@ def test_no_process_is_left_of_a_training_that_is_ended(tasks, number):
 
 def test_signals_end_a_server(tasks):
     ps, worker = tasks.start("ps"), tasks.start("worker")
-    wait_for_servers(tasks.cluster_of("chief"), SECONDS)
-    ps.send_signal(signal.SIGTERM)
-    worker.send_signal(signal.SIGINT)
+    chief = tasks.cluster_of("chief")
+    wait_for_servers(chief, SECONDS)
+    # Servers whose chief does not answer end by themselves.
+    with listen(chief):
+        ps.send_signal(signal.SIGTERM)
+        worker.send_signal(signal.SIGINT)
 
-    assert end(ps)[:2] == (143, "not flushed yet")
-    assert end(worker)[:2] == (130, "not flushed yet")
+        assert end(ps)[:2] == (143, "not flushed yet")
+        assert end(worker)[:2] == (130, "not flushed yet")
 
 
 def test_a_server_whose_chief_does_not_come_ends(tasks):

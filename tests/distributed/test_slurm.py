@@ -164,9 +164,15 @@ def test_two_built_jobs_run_on_one_node_at_once(slurm, built, tmp_path):
 
 def test_a_task_that_fails_ends_its_built_job(slurm, built, tmp_path):
     program = (
-        "import os, sys, time\n"
-        'print("task", os.environ["SLURM_PROCID"], flush=True)\n'
-        'sys.exit(3) if os.environ["SLURM_PROCID"] == "1" else time.sleep(600)\n'
+        "import os, pathlib, sys, time\n"
+        'task, is_there = os.environ["SLURM_PROCID"], pathlib.Path("is_there")\n'
+        'print("task", task, flush=True)\n'
+        'if task == "0":\n'
+        "    is_there.touch()\n"
+        "    time.sleep(600)\n"
+        "while not is_there.exists():\n"
+        "    time.sleep(0.05)\n"
+        "sys.exit(3)\n"
     )
     script = built("fails", program)
 

@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,10 +36,14 @@ def environment(name):
     return os.environ[name]
 
 
-def fail_on_one():
+def fail_on_one(folder):
     print("before")
+    here = Path(folder, "here")
     if rank() == 1:
+        while not here.exists():
+            threading.Event().wait(0.05)
         raise ValueError("bad weather")
+    here.touch()
     signal.pause()
 
 
@@ -81,9 +87,9 @@ def test_the_environment_is_added_to(monkeypatch):
     assert added.values == ("2",)
 
 
-def test_an_exception_comes_back_with_its_traceback():
+def test_an_exception_comes_back_with_its_traceback(tmp_path):
     with pytest.raises(ClusterError) as raised:
-        cluster(fail_on_one, timeout_seconds=SECONDS)
+        cluster(fail_on_one, args=(str(tmp_path),), timeout_seconds=SECONDS)
 
     message, result = str(raised.value), raised.value.result
     assert message.startswith("rank 1 of 2 raised ValueError: bad weather\n")
@@ -108,7 +114,7 @@ def test_time_is_up():
         with pytest.raises(ClusterError) as info:
             cluster(wait_on_zero, timeout_seconds=seconds)
         result = info.value.result
-        if result.values == (None, "value"):
+        if result.values == (None, "value") and "waiting" in result.logs[0]:
             break
 
     assert f"within {seconds} s; rank 0 was still" in str(info.value)
@@ -117,6 +123,7 @@ def test_time_is_up():
     assert "The last lines of rank 1:\ndone" in str(info.value)
 
 
+@pytest.mark.usefixtures("settled")
 def test_an_exit_is_a_failure():
     result = cluster(leave, check=False, timeout_seconds=SECONDS)
 

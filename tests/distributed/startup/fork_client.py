@@ -32,12 +32,15 @@ def run_forked(socket_path):
     }
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.connect(socket_path)
+        # The server expects the start first.
+        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         for number in FORWARDED:
             signal.signal(number, lambda n, _: connection.send(bytes([n])))
         # One packet may be too small for the environment: it goes through a file.
         file = os.memfd_create("request")
         os.write(file, json.dumps(request).encode())
         socket.send_fds(connection, [b"start"], [file, 0, 1, 2])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
         status = connection.recv(64)
     end_as(int(status) if status else signal.SIGKILL)
 

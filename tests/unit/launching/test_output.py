@@ -12,6 +12,7 @@ from datetime import datetime
 import pytest
 
 from tfdist.cluster import Task
+from tfdist.launching import console
 from tfdist.launching.console import STDOUT, Records
 from tfdist.launching.job import ProcessSpec
 from tfdist.launching.output import Output, OutputPump
@@ -198,7 +199,10 @@ def test_the_last_error_is_its_message_without_the_stack():
     assert pump.last_error(2) == ()
 
 
-def test_an_error_of_several_ranks_is_printed_once(capfd):
+def test_an_error_of_several_ranks_is_printed_once(capfd, monkeypatch):
+    for name in ("_HOLD_SECONDS", "_LONGEST_HOLD_SECONDS"):
+        monkeypatch.setattr(console, name, 300.0)
+
     def write(stdout, stderr):
         os.write(stderr, b"text\n" + ERROR % 1)
 

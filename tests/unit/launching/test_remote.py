@@ -340,13 +340,13 @@ def test_a_launcher_that_falls_silent_is_missed_unless_it_is_stopped(
     host = connect(FAST_AGENT)
     host.hello.result(SECONDS)
     rank = Rank(host, 0, "echo $$; exec sleep 1000", {})
+    pid = int(rank.printed.readline())
     rank.process.send(signal.SIGSTOP)
     with pytest.raises(subprocess.TimeoutExpired):
         host.process.wait(1.5)
 
     rank.process.send(signal.SIGCONT)
 
-    pid = int(rank.printed.readline())
     assert rank.wait() == 255
     assert_ends(pid)
 

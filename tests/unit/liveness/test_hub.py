@@ -124,16 +124,21 @@ def test_a_value_given_before_leaving_counts(ranks):
 
 def test_a_silent_rank_is_lost_and_one_that_left_is_not(ranks, monkeypatch, tmp_path):
     monkeypatch.setenv(PROGRESS_VARIABLE, str(tmp_path / "0"))
-    monkeypatch.setattr(hub_module, "SILENCE_SECONDS", 0.3)
     ends = ranks(3)
     send(ends.ends[2], BYE)
+    # Rank 0 is heard later than rank 1 could have been.
+    ends.hear(0, "beat")
+    ends.say(0, kind="beat", report=REPORT | {"call": 1})
+    while ends.hear(0, "beat")["call"] != 1:
+        continue
+    monkeypatch.setattr(hub_module, "SILENCE_SECONDS", 1.0)
     failure = None
     while failure is None:
         ends.say(0, kind="beat", report=REPORT)
         message = receive(ends.ends[0], SECONDS)
         failure = message if message["kind"] == "failure" else None
 
-    assert "rank 1 (worker 1, h:1) has been silent for 0 s" in failure["text"]
+    assert "rank 1 (worker 1, h:1) has been silent for 1 s" in failure["text"]
     assert read_culprit(tmp_path / "0") == 1
 
 
@@ -156,6 +161,8 @@ def test_a_stall_is_explained_by_what_the_ranks_do(ranks, monkeypatch, tmp_path,
     monkeypatch.setattr(hub_module, "time", clock)
     ends = ranks(3, timeout_seconds=5.0)
     waits = {"call": 1, "what": "train_step", "inside": True, "seconds": 6.0}
+    # Rank 2 is known to be in the call before rank 0 has waited too long.
+    ends.say(2, kind="beat", report=REPORT | waits | {"seconds": 4.0})
     for rank in (0, 2):
         ends.say(rank, kind="beat", report=REPORT | waits)
     for rank in (0, 1):

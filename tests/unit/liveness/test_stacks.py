@@ -33,7 +33,10 @@ def test_a_rank_that_waits_for_a_generator_reads_input():
 
     def look():
         has_begun.wait(300)
-        seen["snapshot"] = take_snapshot()
+        # The generator goes on to its next line when it pleases.
+        while "may_go_on.wait(300)" not in "".join(seen.get("stacks", ())):
+            seen["snapshot"] = take_snapshot()
+            seen["stacks"] = seen["snapshot"].stacks
         may_go_on.set()
 
     looking = threading.Thread(target=look, name="tfdist test")

@@ -1,6 +1,5 @@
 import socket
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -81,16 +80,17 @@ def test_ranks_that_know_of_each_other_are_connected(of_ranks, size):
     joined(futures)
 
 
-def test_ranks_part_when_the_last_of_them_is_ready(of_ranks):
+def test_ranks_part_when_the_last_of_them_is_ready(of_ranks, monkeypatch):
+    monkeypatch.setattr("tfdist.liveness.lifeline._FAREWELL_SECONDS", SECONDS)
     ranks = of_ranks(2)
     futures = [ranks.comes(rank) for rank in range(2)]
-    joined(futures)
+    hub = joined(futures)[0]._hub
 
     with ThreadPoolExecutor() as pool:
         for parting in [pool.submit(future.result().leave) for future in futures]:
             parting.result(SECONDS)
 
-    assert "tfdist hub" not in [thread.name for thread in threading.enumerate()]
+    assert not hub._thread.is_alive()
     assert ranks.failures == []
 
 

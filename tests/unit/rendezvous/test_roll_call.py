@@ -35,6 +35,12 @@ def join(cluster, **options):
     return monitor(call_roll(cluster, **options), lambda text: None, 600.0)
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """Let no end of a connection give up because the other's thread is late."""
+    monkeypatch.setattr(handshake, "_ACKNOWLEDGE_SECONDS", SECONDS)
+
+
 @pytest.fixture
 def calls():
     """Start the roll-call of ranks in threads; end what they have joined."""

@@ -34,9 +34,15 @@ class Job:
         self._here.worker = worker
         self.waiting.pop(position)()
 
-    def start(self, worker):
-        """Let a worker do the next scheduled function on a thread of its own."""
-        thread = threading.Thread(target=self.do, args=(worker,))
+    def start(self, worker, position):
+        """Let a worker do the scheduled function at a position, on its own thread."""
+        work = self.waiting.pop(position)
+
+        def do():
+            self._here.worker = worker
+            work()
+
+        thread = threading.Thread(target=do)
         thread.start()
         return thread
 
@@ -165,9 +171,10 @@ def test_dropped_work_is_not_begun_and_its_errors_are_ignored(made, job):
 @pytest.mark.parametrize("slow", [0, 1])
 def test_spare_workers_repeat_unfinished_work_and_no_more(job, slow):
     made = Dispatcher(job, job, 1)
-    held_up, late = threading.Event(), []
+    has_begun, held_up, late = threading.Event(), threading.Event(), []
 
     def hold_up():
+        has_begun.set()
         assert held_up.wait(SECONDS)
         return "late"
 
@@ -175,8 +182,9 @@ def test_spare_workers_repeat_unfinished_work_and_no_more(job, slow):
     works[slow] = work_of(hold_up, "repeated", on_late=late.append)
     made.submit(*works)
     assert len(job.waiting) == 3
-    threads = [job.start(worker) for worker in range(2)]
-    threads[1 - slow].join(SECONDS)
+    slow_thread = job.start(slow, slow)
+    assert has_begun.wait(SECONDS)
+    job.start(1 - slow, 0).join(SECONDS)
     job.do(2)
     found = {made.take(wait=True), made.take(wait=True)}
     assert found == set(works)
@@ -189,7 +197,7 @@ def test_spare_workers_repeat_unfinished_work_and_no_more(job, slow):
     job.do(2)
     assert {made.take(wait=True), made.take(wait=True)} == set(following)
     held_up.set()
-    threads[slow].join(SECONDS)
+    slow_thread.join(SECONDS)
     job.do(0)
     last = work_of("last")
     made.submit(last)
