@@ -11,6 +11,7 @@ from equality_models import (
     fit,
     fitting,
     large_batches,
+    optimizer,
     sequential,
     sgd,
     state,
@@ -422,12 +423,18 @@ ROWS = {
     "call is a function": compiled_twice,
     "a loop with metrics and layer state": measuring_loop(is_eager=False),
     "an eager loop with NumPy gradients": measuring_loop(is_eager=True),
+    "a step that changes the batch, accumulated": fitting(
+        with_another_batch,
+        large_batches,
+        optimizer=optimizer("Adam", gradient_accumulation_steps=2),
+    ),
 }
 # Of each, another row of `make test` has the subject too.
 VARIANTS = [
     "single batches alone",
     "a layer that a step makes",
     "a call that takes other inputs",
+    "a step that changes the batch, accumulated",
 ]
 # What `make test` runs; the others differ from one of them in less.
 QUICK = [
@@ -435,6 +442,7 @@ QUICK = [
     "a loss for each row",
     "a model without call",
     "a step that changes the batch",
+    "a step that changes the batch, accumulated",
     "rows of all ranks in a loss",
     "a loop with metrics and layer state",
 ]

@@ -263,7 +263,7 @@ class Annealed(keras.Model):
 
 
 class OfParts(keras.Model):
-    """A model whose step applies the optimizers of the models within."""
+    """A model whose step widens the batch, and applies optimizers of models within."""
 
     def __init__(self):
         super().__init__()
@@ -278,8 +278,9 @@ class OfParts(keras.Model):
 
     def train_step(self, data):
         x, y = data
+        both = tf.concat([x, -x], 1)
         with tf.GradientTape(persistent=True) as tape:
-            loss = tf.reduce_mean(tf.square(self(x) - y))
+            loss = tf.reduce_mean(tf.square(self(both) - y))
         for part in (self.encoder, self.decoder):
             trained = part.trainable_variables
             part.optimizer.apply(tape.gradient(loss, trained), trained)

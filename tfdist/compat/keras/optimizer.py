@@ -18,6 +18,7 @@ from tfdist.compat.keras.hooks import (
 )
 from tfdist.compat.keras.learning_rates import inner_optimizers
 from tfdist.compat.keras.own_reduction import OwnReduction
+from tfdist.compat.mirrored import is_building
 from tfdist.compat.owned_variables import (
     owners_by_weight,
     reading_rows,
@@ -173,6 +174,10 @@ def apply_where_variables_are(
     if trainable_variables is not None:
         trainable_variables = list(trainable_variables)
     variables = trainable_variables or self._trainable_variables
+    if is_building():
+        if not self.built:
+            self.build(variables)
+        return
     hooks = current_hooks()
     if hooks is not None:
         _refuse_overwriting(variables)
@@ -206,6 +211,12 @@ def prepare_then_filter(
     owners = [] if self.global_clipnorm else owners_by_weight(self, vars)
     _PLAN.set(plan._replace(gradients=grads, variables=vars, owners=owners))
     return grads, vars
+
+
+def skip_if_building(original: Any, self: Any, grads: Any, *variables: Any) -> None:
+    """Skip the update where a step is traced only to create variables."""
+    if not is_building():
+        original(self, grads, *variables)
 
 
 def _refuse_overwriting(variables: Sequence[Any]) -> None:

@@ -118,6 +118,7 @@ _BY_MODULE: dict[str, dict[str, Callable[..., Any]]] = {
     },
     "optimizers.loss_scale_optimizer": {
         "LossScaleOptimizer._common_apply": optimizer.reduce_then_check_finite,
+        "LossScaleOptimizer._tf_apply": optimizer.skip_if_building,
         "LossScaleOptimizer.check_finite": divided_tables.finite_on_all_ranks,
     },
     "random.seed_generator": {"SeedGenerator.next": trainer.next_seed_of_rank},

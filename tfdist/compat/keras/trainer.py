@@ -86,6 +86,8 @@ def prepare_optimizers(model: Any) -> None:
 
 def _build(model: Any, spec: Any) -> None:
     """Build a model, unless only a step of its own can: one that never calls it."""
+    if replaces(model, "train_step") and _build_by_own_step(model, spec):
+        return
     if not replaces(model, "call"):
         return
     try:
@@ -106,6 +108,21 @@ def _is_built_by_step(model: Any) -> bool:
     # A backup is restored before that. With accumulated gradients, state must exist
     # before the first step.
     return is_custom and current_position() is None and not accumulates(model)
+
+
+def _build_by_own_step(model: Any, spec: Any) -> bool:
+    """Build a model by tracing its own training step; return whether it could be."""
+    is_traced = []
+
+    def step(batch: Any) -> None:
+        # A function that fails would leave variables without a value.
+        with contextlib.suppress(Exception):
+            model.train_step(batch)
+            is_traced.append(True)
+
+    with building():
+        tf.function(step, autograph=False).get_concrete_function(spec)
+    return bool(is_traced)
 
 
 def _must_be_built_to_resume(model: Any, iterator: Any) -> bool:
