@@ -25,7 +25,7 @@ def make_all_checks(cases):
 
     hvd.init()
     return {
-        "start": {case: train_from_one_start(*STARTS[case]) for case in cases},
+        "start": {case: train_from_one_start(STARTS[case]) for case in cases},
         "loaded": {case: train_what_one_rank_has_loaded(*case) for case in LOADED},
         "head": train_a_layer_that_only_training_calls(),
         "local": keep_local_variables(),
@@ -58,12 +58,8 @@ def data_of(rank, size=STEPS * 8):
     return x, x[:, :1]
 
 
-# Whether the model is built before `fit`, and whether its steps run eagerly.
-STARTS = {
-    "built": (True, False),
-    "not built": (False, False),
-    "not built, eager": (False, True),
-}
+# Whether the steps of a model that is not built before `fit` run eagerly.
+STARTS = {"not built": False, "not built, eager": True}
 
 
 class StartRecorder(keras.callbacks.Callback):
@@ -82,11 +78,11 @@ def values_of(model):
     return [value.tolist() for value in (*trainable, *optimizer)]
 
 
-def train_from_one_start(is_built, run_eagerly):
+def train_from_one_start(run_eagerly):
     import tfdist.horovod as hvd
 
     rank = hvd.rank()
-    model = model_of(rank, is_built=is_built, run_eagerly=run_eagerly)
+    model = model_of(rank, is_built=False, run_eagerly=run_eagerly)
     recorder = StartRecorder()
     broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(1)
     first, second = [], []
@@ -104,7 +100,6 @@ def train_from_one_start(is_built, run_eagerly):
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param("built", marks=pytest.mark.slow),
         "not built",
         pytest.param("not built, eager", marks=pytest.mark.slow),
     ],

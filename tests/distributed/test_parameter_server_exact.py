@@ -158,10 +158,6 @@ def alike(x, y):
     return arrays(np.repeat(x[:1], len(x), 0), np.ones_like(y))
 
 
-def weighed(x, y):
-    return {**arrays(x, y), "sample_weight": np.linspace(0.0, 2.0, len(x))}
-
-
 def validated(x, y):
     return {**arrays(x, y), "validation_data": (x[:50], y[:50])}
 
@@ -169,11 +165,6 @@ def validated(x, y):
 line = stacked(lambda layers: [layers.Dense(1)])
 WITH_ONE_END = {
     "validation_data": with_one_end(line, validated, then=("evaluate", "predict")),
-    "sample_weight": with_one_end(line, weighed),
-    # Of 12 steps; which gradients are left over would depend on the order.
-    "accumulation": with_one_end(
-        line, rows=96, optimizer=optimizer("SGD", 0.1, gradient_accumulation_steps=3)
-    ),
     "alike, accumulation, use_ema": with_one_end(
         line,
         alike,
@@ -253,15 +244,7 @@ def test_no_two_updates_are_mixed(alone, rows, row):
     assert found["line"][0] == pytest.approx(right["line"], rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        pytest.param("sample_weight", marks=pytest.mark.slow),
-        pytest.param("accumulation", marks=pytest.mark.slow),
-        "validation_data",
-        "alike, accumulation, use_ema",
-    ],
-)
+@pytest.mark.parametrize("row", WITH_ONE_END)
 def test_what_does_not_depend_on_the_order_ends_as_on_one_process(alone, rows, row):
     right = succeeded(alone, row)
 

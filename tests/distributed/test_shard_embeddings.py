@@ -65,7 +65,6 @@ def save_in_every_way(folder):
     strategy = dividing()
     checkpoint = tfdist.callbacks.ModelCheckpoint(f"{folder}/epoch.keras")
     model = trained(strategy, backup_in(folder), checkpoint, epochs=1)
-    model.save_weights(f"{folder}/model.weights.h5")
     model.save(f"{folder}/model.keras")
     # Last: files that Keras saves after it say nothing of how to compile the model.
     model.save(f"{folder}/model.h5")
@@ -92,13 +91,7 @@ def values_in(path):
     """Return the weights and the optimizer's variables in a file, by plain Keras."""
     import keras
 
-    if str(path).endswith(".weights.h5"):
-        model = compiled()
-        model.optimizer.build(model.trainable_variables)
-        model.load_weights(path)
-    else:
-        model = keras.models.load_model(path)
-    return values_of(model)
+    return values_of(keras.models.load_model(path))
 
 
 def arrays_in(path):
@@ -144,7 +137,6 @@ def plain():
     [
         "epoch.keras",
         pytest.param("model.h5", marks=pytest.mark.slow),
-        pytest.param("model.weights.h5", marks=pytest.mark.slow),
         "model.keras",
     ],
 )

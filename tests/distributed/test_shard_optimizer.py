@@ -88,15 +88,11 @@ def save_in_ways(model, folder, names):
 
     best = {"monitor": "loss", "save_best_only": True, "save_weights_only": True}
     checkpoints = {
-        "epoch.keras": tfdist.callbacks.ModelCheckpoint,
-        "batch.keras": partial(tfdist.callbacks.ModelCheckpoint, save_freq=7),
         "keras.keras": keras.callbacks.ModelCheckpoint,
         "best.weights.h5": partial(tfdist.callbacks.ModelCheckpoint, **best),
     }
     if "model.keras" in names:
         model.save(f"{folder}/model.keras")
-    if "model.weights.h5" in names:
-        model.save_weights(f"{folder}/model.weights.h5")
     chosen = [name for name in checkpoints if name in names]
     callbacks = [checkpoints[name](f"{folder}/{name}") for name in chosen]
     fitted(model, *callbacks, epochs=1)
@@ -189,9 +185,6 @@ def test_each_rank_keeps_about_half(sharded):
     [
         "model.keras",
         pytest.param("model.h5", marks=pytest.mark.slow),
-        pytest.param("model.weights.h5", marks=pytest.mark.slow),
-        pytest.param("epoch.keras", marks=pytest.mark.slow),
-        pytest.param("batch.keras", marks=pytest.mark.slow),
         pytest.param("keras.keras", marks=pytest.mark.slow),
         "best.weights.h5",
     ],

@@ -50,10 +50,7 @@ def how_often(strategy, *data, **options):
 
 
 def each_row_once(strategy):
-    """Train on kinds of input; how often rows were seen, by kind.
-
-    `test_strategy_inputs.py` has more of them.
-    """
+    """Train on kinds of input; how often rows were seen, by kind."""
     import tensorflow as tf
 
     _, rows = numbered(strategy)

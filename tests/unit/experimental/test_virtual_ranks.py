@@ -330,15 +330,12 @@ def test_a_tensorflow_that_has_started_is_refused():
 # What is allowed.
 
 
-@pytest.mark.parametrize(
-    "options", [{}, pytest.param({"run_eagerly": True}, marks=SLOW)]
-)
-def test_parts_of_uneven_rows_add_up_to_the_batch(options):
+def test_parts_of_uneven_rows_add_up_to_the_batch():
     x = np.random.default_rng(1).normal(size=(11, 4)).astype("float32")
     ended = []
     for scope in (Strategy().scope(), contextlib.nullcontext()):
         with scope:
-            model = model_with(metrics=["mae"], **options)
+            model = model_with(metrics=["mae"])
         # Batches of 8 and of 3 rows, for four parts.
         logs = model.fit(x, x, batch_size=8, epochs=2, verbose=0).history
         ended.append([*model.get_weights(), *logs.values()])

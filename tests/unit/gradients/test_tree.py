@@ -36,15 +36,7 @@ def sums_of(parts, rank, ranks):
     return eager
 
 
-@pytest.mark.parametrize(
-    "size",
-    [
-        pytest.param(1, marks=pytest.mark.slow),
-        2,
-        4,
-        pytest.param(8, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("size", [2, 4])
 def test_parts_and_ranks_are_added_in_the_order_of_one_tree(on_ranks, size):
     assert in_pairs(PARTS) != sum(np.float32(PARTS))
     own = [sums_of(PARTS, rank, size) for rank in range(size)]

@@ -130,17 +130,13 @@ def test_of_an_hdf5_file_keras_reads_no_slots(hvd, saved, model):
     assert loaded.optimizer.learning_rate.numpy() == 0.25
 
 
-@pytest.mark.parametrize(
-    "name", ["model.keras", pytest.param("model.h5", marks=pytest.mark.slow)]
-)
-def test_a_saved_model_loads_in_plain_keras(hvd, saved, name):
-    path = saved(hvd.DistributedOptimizer(keras.optimizers.Adam(clipnorm=1.0)), name)
+def test_a_saved_model_loads_in_plain_keras(hvd, saved):
+    path = saved(hvd.DistributedOptimizer(keras.optimizers.Adam(clipnorm=1.0)))
     optimizer = keras.models.load_model(path).optimizer
 
     assert type(optimizer) is keras.optimizers.Adam
     assert optimizer.clipnorm == 1.0
-    if name == "model.keras":
-        assert b"tfdist" not in zipfile.ZipFile(path).read("config.json")
+    assert b"tfdist" not in zipfile.ZipFile(path).read("config.json")
 
 
 class Halving(keras.optimizers.SGD):

@@ -52,16 +52,6 @@ def test_gradients_are_summed_by_the_ops_that_were_given(two_cpus):
     assert 4 in Noting.counts
 
 
-@pytest.mark.slow
-def test_each_device_has_the_same_bits(two_cpus):
-    model, _ = trained(MirroredStrategy(two_cpus))
-
-    for variable in [*model.variables, *model.optimizer.variables]:
-        first, second = copies_here(variable)
-        assert (first.device, second.device) == tuple(two_cpus)
-        np.testing.assert_array_equal(first, second)
-
-
 def test_central_storage_has_weights_and_slots_once(two_cpus):
     model, _ = trained(CentralStorageStrategy(two_cpus, two_cpus[1]))
     slots = [v for v in model.optimizer.variables if "momentum" in v.name]

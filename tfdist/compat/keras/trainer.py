@@ -12,6 +12,7 @@ from tfdist.compat.keras.callbacks import resuming_of, root_rank_of
 from tfdist.compat.keras.compile_checks import (
     check_built,
     check_stateless,
+    has_all_weights,
     is_built,
 )
 from tfdist.compat.keras.hooks import (
@@ -86,7 +87,7 @@ def prepare_optimizers(model: Any) -> None:
 
 def _build(model: Any, spec: Any) -> None:
     """Build a model, unless only a step of its own can: one that never calls it."""
-    if replaces(model, "train_step") and _build_by_own_step(model, spec):
+    if _needs_own_step(model) and _build_by_own_step(model, spec):
         return
     if not replaces(model, "call"):
         return
@@ -108,6 +109,14 @@ def _is_built_by_step(model: Any) -> bool:
     # A backup is restored before that. With accumulated gradients, state must exist
     # before the first step.
     return is_custom and current_position() is None and not accumulates(model)
+
+
+def _needs_own_step(model: Any) -> bool:
+    """Return whether variables are left that a step of the model's own may make."""
+    is_complete = has_all_weights(model) and all(
+        optimizer.built for optimizer in optimizers_of(model)
+    )
+    return replaces(model, "train_step") and not is_complete
 
 
 def _build_by_own_step(model: Any, spec: Any) -> bool:

@@ -160,7 +160,6 @@ def places(epochs):
             pytest.param(kind, 1, marks=pytest.mark.slow if kind in SLOW_KINDS else ())
             for kind in KINDS
         ],
-        pytest.param("arrays", 3, marks=pytest.mark.slow),
         ("uncounted dataset", 3),
     ],
 )

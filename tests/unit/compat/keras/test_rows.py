@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfdist.compat.keras.sharded_optimizer import update_rows
 from tfdist.optimizers import LazyAdam, LazySGD
 
 SLOW = pytest.mark.slow
@@ -60,23 +59,6 @@ def test_all_other_rows_are_left_with_their_momentum():
     for one, other in zip(last, first, strict=True):
         np.testing.assert_array_equal(one[[0, 1, 2, 3, 5]], other[[0, 1, 2, 3, 5]])
         assert (one[[4, 6]] != other[[4, 6]]).all()
-
-
-class RowsOnly(keras.optimizers.Adagrad):
-    def update_step(self, *arguments):
-        update_rows(keras.optimizers.Adagrad.update_step, self, *arguments)
-
-
-@SLOW
-def test_rows_are_enough_for_adagrad():
-    steps = [[1, 2, 2, 4], [4, 6, 4], [0, 1]]
-    found, expected = (
-        end(kind(0.1, weight_decay=0.1), steps)
-        for kind in (RowsOnly, keras.optimizers.Adagrad)
-    )
-
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("optimizer", [LazyAdam, pytest.param(LazySGD, marks=SLOW)])

@@ -40,27 +40,6 @@ def test_single_batches_are_those_of_one_process(strategy):
     )
 
 
-@SLOW
-def test_logs_of_batches_are_those_of_all_rows(strategy):
-    seen = {}
-
-    def noting(key):
-        return keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs: seen.setdefault(key, []).append(logs)
-        )
-
-    model_of(strategy).fit(
-        X, Y, batch_size=3, shuffle=False, verbose=0, callbacks=[noting("two")]
-    )
-    model_of(tf.distribute.get_strategy()).fit(
-        X, Y, batch_size=3, shuffle=False, verbose=0, callbacks=[noting("one")]
-    )
-
-    assert len(seen["two"]) == 2
-    for two, one in zip(seen["two"], seen["one"], strict=True):
-        assert two == pytest.approx(one, rel=1e-5)
-
-
 def test_an_epoch_ends_with_equal_counts(strategy):
     model = model_of(strategy)
     model.fit(X, Y, verbose=0)

@@ -77,12 +77,9 @@ def read(update, batch, turns):
     return read
 
 
-@pytest.mark.parametrize(
-    ("steps", "is_known"),
-    [(1, True), (3, True), pytest.param(2, False, marks=pytest.mark.slow)],
-)
-def test_each_attempt_reads_the_same_batches(update, read, turns, steps, is_known):
-    _, next_work = read(steps, is_known)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_each_attempt_reads_the_same_batches(update, read, turns, steps):
+    _, next_work = read(steps)
     first, second = next_work(), next_work()
     turns.workers = iter([0, 0, 1, 0])
     slots, later = first.prepare()(), second.prepare()()
@@ -100,11 +97,8 @@ def test_epochs_are_numbered_in_the_order_of_their_first_work(read):
     assert iter(source).epoch == 1
 
 
-@pytest.mark.parametrize(
-    "is_known", [pytest.param(True, marks=pytest.mark.slow), False]
-)
-def test_fewer_steps_are_made_at_the_end_of_the_data(read, is_known):
-    _, next_work = read(3, is_known)
+def test_fewer_steps_are_made_at_the_end_of_the_data(read):
+    _, next_work = read(3, is_known=False)
 
     assert [len(next_work().prepare()()) for _ in range(3)] == [3, 1, 0]
 

@@ -65,14 +65,8 @@ def test_steps_in_turn_return_the_logs_of_their_batch(make_job, consistency, mos
         assert one == pytest.approx(right, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("consistency", "most"),
-    [pytest.param("async", None, marks=SLOW), ("bounded", 3)],
-)
-def test_the_first_logs_of_an_epoch_are_those_of_its_first_batch(
-    make_job, consistency, most
-):
-    job, model = make_job(consistency, most), compiled()
+def test_the_first_logs_of_an_epoch_are_those_of_its_first_batch(make_job):
+    job, model = make_job("bounded", 3), compiled()
     job.coordinator.waiting = []
     training = training_of(job, model)
     for _ in range(3):
@@ -110,15 +104,9 @@ def failing_after(rows):
     return tf.data.Dataset.from_tensor_slices(tf.range(12)).map(row).batch(2)
 
 
-@pytest.mark.parametrize(
-    ("consistency", "several"),
-    [pytest.param("async", 1, marks=SLOW), ("sync", 3)],
-)
-def test_batches_before_an_error_of_the_input_are_trained(
-    make_job, consistency, several
-):
-    model, right = (compiled(steps_per_execution=several) for _ in range(2))
-    job = make_job(consistency)
+def test_batches_before_an_error_of_the_input_are_trained(make_job):
+    model, right = (compiled(steps_per_execution=3) for _ in range(2))
+    job = make_job("sync")
     training = training_of(job, model)
     job.coordinator.waiting = []
     for train in (
@@ -130,9 +118,8 @@ def test_batches_before_an_error_of_the_input_are_trained(
 
     # Keras itself may count the step that failed.
     assert int(model.optimizer.iterations) == 4
-    if consistency == "sync":
-        for one, other in zip(model.get_weights(), right.get_weights(), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5)
+    for one, other in zip(model.get_weights(), right.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
 # The order of updates, and the number of steps in flight.
