@@ -9,9 +9,11 @@ from equality_models import (
     data,
     fit,
     fitting,
+    in_float32,
     large_batches,
     optimizer,
     sequential,
+    sgd,
 )
 
 
@@ -43,6 +45,47 @@ def normalizing():
             self.assign_sub(variable, learning_rate * momentum)
 
     return Normalizing(0.01, weight_decay=0.01, use_ema=True, ema_momentum=0.9)
+
+
+def noisy():
+    """An optimizer that clips, as Keras would, and adds noise to each update."""
+    import keras
+    import tensorflow as tf
+
+    class Noisy(keras.optimizers.SGD):
+        def build(self, variables):
+            super().build(variables)
+            self.seeds = keras.random.SeedGenerator(5)
+
+        def _clip_gradients(self, grads):
+            return tf.clip_by_global_norm(grads, 0.1)[0]
+
+        def update_step(self, gradient, variable, learning_rate):
+            noise = keras.random.normal(
+                gradient.shape, dtype="float32", seed=self.seeds
+            )
+            noisy = gradient + 0.01 * keras.ops.cast(noise, gradient.dtype)
+            super().update_step(noisy, variable, learning_rate)
+
+    return Noisy(0.1)
+
+
+def with_rate_of_the_loss():
+    """A model whose step sets the learning rate by the loss of its batch."""
+    import keras
+    import tensorflow as tf
+
+    class Rated(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x, training=True))
+            weights = self.trainable_variables
+            self.optimizer.learning_rate.assign(0.1 * loss)
+            self.optimizer.apply(tape.gradient(loss, weights), weights)
+            return {"loss": loss}
+
+    return Rated(sequential().layers)
 
 
 def with_a_step(gradients_of, by_row=False, in_vector=False):
@@ -244,6 +287,10 @@ ROWS = {
         optimizer=optimizer("SGD", 0.1),
     ),
     "assertions around two updates": fitting(asserting, large_batches, rows=97),
+    "noise and a clip of a user's own": fitting(optimizer=noisy),
+    "a learning rate by the loss": in_float32(
+        fitting(with_rate_of_the_loss, large_batches, rows=97, optimizer=sgd)
+    ),
 }
 # What `make test` runs; the others differ from one of them in less.
 QUICK = [
@@ -251,6 +298,8 @@ QUICK = [
     "adapted in the scope",
     "compiled by a callback",
     "a loss for each row, in a step of its own",
+    "noise and a clip of a user's own",
+    "a learning rate by the loss",
 ]
 
 

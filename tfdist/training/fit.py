@@ -29,6 +29,8 @@ class RankFits:
         self._metrics = MetricsOfRanks(collective)
         self._late_tf_config = LateTFConfig()
         self._started: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        # What each model was warned of.
+        self._told: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
         # Models with steps since `epoch_ended`.
         self._stepped: WeakSet[Any] = WeakSet()
         # The rank whose variables a `fit` starts from, until it has started.
@@ -58,9 +60,12 @@ class RankFits:
         started = self._started.get(trainer, lambda: None)()
         if is_single_step and started is start:
             return
-        if trainer not in self._started and self._collective.rank == 0:
-            for caveat in caveats(trainer):
+        told = self._told.setdefault(trainer, set())
+        if self._collective.rank == 0:
+            # Another `compile` may have thawed layers, or brought another loss.
+            for caveat in [each for each in caveats(trainer) if each not in told]:
                 warn_user(f"{caveat} See docs/guarantees.md.")
+                told.add(caveat)
         self._started[trainer] = ref(start)
         self.synchronize(trainer)
 

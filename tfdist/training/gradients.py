@@ -141,6 +141,11 @@ class RankGradients:
         """Return the kind of each gradient in the steps traced so far, by path."""
         return self._reducer.traced_kinds()
 
+    @property
+    def is_updating(self) -> bool:
+        """True while an optimizer makes the same update on all ranks."""
+        return self.is_applying or self.are_reduced
+
     def applying(self) -> AbstractContextManager[None]:
         """Mark a block in which an optimizer assigns variables."""
         return holding(self, "is_applying", True)

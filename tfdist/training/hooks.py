@@ -110,7 +110,7 @@ class ReplicaHooks(RankGradients, StepHooks):
 
     def note_assigned(self, variable: Any, value: Any = None) -> None:
         """Note that a step, or a loop of the user's own, assigns a variable."""
-        if self.is_applying:
+        if self.is_updating:
             return
         if self.step is not None:
             self.step.note_assigned(variable, value)
@@ -121,7 +121,8 @@ class ReplicaHooks(RankGradients, StepHooks):
     def draw_seed(self, draw: Callable[[], Any], state: Any) -> Any:
         """Draw seeds that differ between ranks in their replicas; rank 0's stays."""
         seed, rank = draw(), self._collective.rank
-        if state is None or rank == 0 or tf.distribute.in_cross_replica_context():
+        is_same = rank == 0 or self.is_updating or state is None
+        if is_same or tf.distribute.in_cross_replica_context():
             return seed
         return seed_of(rank, seed)
 

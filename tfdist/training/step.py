@@ -9,8 +9,12 @@ import tensorflow as tf
 
 from tfdist.collectives.base import Collective, check_options, name_in_graph, to_tensor
 from tfdist.compat.keras.layers import is_normalized
-from tfdist.compat.keras.learning_rates import accumulates, state_of_losses
-from tfdist.compat.keras.variables import raw_variables_of
+from tfdist.compat.keras.learning_rates import (
+    accumulates,
+    learning_rate_variables,
+    state_of_losses,
+)
+from tfdist.compat.keras.variables import is_seed_state, raw_variables_of
 from tfdist.compat.mirrored import assign_here, copies_here
 from tfdist.compat.origins import needs_data
 from tfdist.compat.owned_variables import owner_of
@@ -186,9 +190,11 @@ class Step(Traced):
         metrics = trainer.metrics_variables
         if any(variable is metric for metric in metrics):
             return False
+        # Ranks draw other numbers from the same state.
+        seeds = filter(is_seed_state, trainer.variables)
         handles = {
             id(copy.handle)
-            for one in [*metrics, *self.assigned.values()]
+            for one in [*metrics, *self.assigned.values(), *seeds]
             for copy in copies_here(getattr(one, "_value", one))
         }
         parts = tf.nest.flatten(value, expand_composites=True)
@@ -198,18 +204,22 @@ class Step(Traced):
         """Return the `state_of_layers` that was assigned from this rank's rows."""
         if self.trainer is None or not self.is_joint:
             return []
-        return [v for v in state_of_layers(self.trainer) if id(v) in self.assigned]
+        rates = learning_rate_variables(self.trainer)
+        state = [*state_of_layers(self.trainer), *rates]
+        return [variable for variable in state if id(variable) in self.assigned]
 
     def reducible(self) -> list[Any]:
         """Return what all ranks may have to reduce: layer state, and weights after it.
 
-        Nothing if there is no layer state, and this step assigns no weights itself.
+        Nothing if there is no layer state, and this step assigns no weights and no
+        learning rates itself.
         """
         weights = [
             v
             for v in self.trainer.trainable_variables
             if tf.as_dtype(v.dtype).is_floating and owner_of(v) is None
         ]
+        weights += learning_rate_variables(self.trainer)
         state = state_of_layers(self.trainer)
         is_needed = state or any(id(weight) in self.assigned for weight in weights)
         return [*state, *weights] if is_needed else []

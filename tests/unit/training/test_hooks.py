@@ -75,6 +75,12 @@ def test_the_chief_warns_once_of_what_depends_on_the_number_of_processes():
     model = compiled(keras.layers.BatchNormalization(name="norm"))
     hooks = hooks_on(Noting())
 
+    model.trainable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert hooks.build(model, is_single_step=False) is None
+    model.trainable = True
+    model.compile("sgd", "mse")
     with pytest.warns(UserWarning, match=r"in norm\..*See docs/guarantees\.md\."):
         hooks.build(model, is_single_step=False)
     with warnings.catch_warnings():

@@ -162,6 +162,22 @@ def test_a_step_on_a_stand_in_is_undone_but_for_seeds_and_weights(is_stand_in):
     assert any(v.path.endswith("seed_generator_state") for v in model.variables)
 
 
+def test_what_is_drawn_in_a_step_differs_between_ranks():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dropout(0.5)])
+    model.compile("adam", "mse")
+    (seeds,) = [layer.seed_generator for layer in model.layers]
+    first, second = (keras.Variable(tf.zeros(2), trainable=False) for _ in range(2))
+
+    @tf.function
+    def note():
+        step = step_of(model, is_stand_in=False)
+        step.note_assigned(first, keras.random.normal((2,), seed=seeds))
+        step.note_assigned(second, 2.0 * tf.ones(2))
+        assert [*step.assigned] == [id(first)]
+
+    assert note() is None
+
+
 def made_on(on_ranks, act):
     """Make a variable of its own value on each of two ranks; return what they have."""
 

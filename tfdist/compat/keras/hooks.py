@@ -98,6 +98,11 @@ class GradientHooks(Protocol):
     # True if the current gradients are already sums over all ranks.
     are_reduced: bool = False
 
+    @property
+    def is_updating(self) -> bool:
+        """True while an optimizer makes the same update on all ranks."""
+        return False
+
     def prepare_gradients(
         self, gradients: Sequence[Any], variables: Sequence[Any]
     ) -> GradientPlan:

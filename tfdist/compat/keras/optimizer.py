@@ -189,11 +189,19 @@ def apply_where_variables_are(
             original(self, grads, variables)
 
     with nullcontext() if hooks is None else hooks.applying():
-        if hooks is None or not hooks.updates_once or hooks.are_reduced:
+        is_first = hooks is not None and (hooks.updates_once or _reduces_late(self))
+        if hooks is None or hooks.are_reduced or not is_first:
             apply(grads, trainable_variables)
             share_updates(self, variables)
         else:
             apply_reduced(self, grads, variables, lambda sums: apply(sums, variables))
+
+
+def _reduces_late(optimizer: Any) -> bool:
+    """Return whether a user's own code would get gradients before they are summed."""
+    kind = type(optimizer)
+    methods = (kind._clip_gradients, kind._backend_apply_gradients)
+    return any(not each.__module__.startswith("keras.") for each in methods)
 
 
 def prepare_then_filter(

@@ -97,8 +97,9 @@ def _build(model: Any, spec: Any) -> None:
         else:
             model._symbolic_build(data_batch=tf.nest.map_structure(_symbolic, spec))
     except Exception:
-        # Its inputs may be others than the data; if not, the step raises the same.
-        if not replaces(model, "train_step", "test_step"):
+        # Its inputs may be others than the data, or it may be for eager execution
+        # alone; if not, the step raises the same.
+        if not (model.run_eagerly or replaces(model, "train_step", "test_step")):
             raise
 
 
@@ -348,7 +349,8 @@ def next_operation_seeds_of_rank(original: Any, op_seed: Any) -> Any:
     hooks, number = current_hooks(), rank_of_part()
     draw = functools.partial(original, op_seed)
     seeds = draw() if hooks is None or number else hooks.draw_seed(draw, None)
-    if hooks is not None and not tf.distribute.in_cross_replica_context():
+    is_own = hooks is not None and not hooks.is_updating
+    if is_own and not tf.distribute.in_cross_replica_context():
         number = number or number_of(tf.distribute.get_replica_context())
     if seeds[0] is None or number == 0:
         return seeds

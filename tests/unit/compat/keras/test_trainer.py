@@ -53,6 +53,19 @@ def test_a_model_is_built_from_every_kind_of_data(make):
     assert np.isfinite(history["loss"][0])
 
 
+def test_a_model_may_be_for_eager_execution_alone():
+    def error(y, y_pred):
+        return float(np.abs(y.numpy() - y_pred.numpy()).mean())
+
+    strategy = AllReduceStrategy()
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse", metrics=[error], run_eagerly=True)
+    logs = model.fit(X, Y, verbose=0).history
+
+    assert logs["error"][0] > 0
+
+
 def test_building_takes_no_data(twin):
     taken = []
     strategy = twin()
