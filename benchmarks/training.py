@@ -1,7 +1,8 @@
 """Steps of a small convolutional network, on one process and on several.
 
 Five groups train in turns: plain Keras, one process, processes without a collective,
-and all processes with this batch each or with this batch shared.
+and all processes with this batch each or with this batch shared. Each process gets a
+GPU, if there are some; a step then counts as the mean of its turn.
 """
 
 from contextlib import nullcontext

@@ -32,7 +32,7 @@ class KillTheJob(keras.callbacks.Callback):
     def __init__(self, pids, seed):
         super().__init__()
         moment = random.Random(seed)
-        # Of two starts that are killed, the first has saved a state.
+        # The first of several starts may have saved no state; the others have.
         self._steps = moment.randint(5 if seed > 1 else 3, 8)
         self._seconds = moment.uniform(0, SECONDS_WITHIN_STEP)
         self._pids = sorted(pids, key=lambda pid: pid == os.getpid())
