@@ -205,12 +205,24 @@ def twice_from_one_seed(strategy):
     """The same training from the same seed, and one from another."""
     import keras
 
+    class Drawn(keras.layers.Layer):
+        """Noise that is kept, drawn from a generator that no layer has."""
+
+        def build(self, shape):
+            self.noise = self.add_weight(shape=(shape[-1],), trainable=False)
+
+        def call(self, inputs, training=False):
+            if training:
+                self.noise.assign(keras.random.normal(self.noise.shape))
+            return inputs + 0.1 * self.noise
+
     x, y = data()
     ends = []
     for seed in (5, 5, 6):
         keras.utils.set_random_seed(seed)
         with strategy.scope():
-            model = compiled(dropped_out())
+            noisy = keras.Sequential([keras.Input((8,)), Drawn(), dropped_out()])
+            model = compiled(noisy)
         model.fit(**arrays(x, y), epochs=2, verbose=0)
         ends.append(model.get_weights())
     return {"agreed": ends}

@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,7 +85,8 @@ def count_rows(
     if zipped is None:
         rows = _common(_of_targets(batch, lengths) or lengths, batch)
         rows = _check_inputs(batch, rows) if is_cut else rows
-        return rows, [_is_as_long(length, rows) for length in lengths]
+        may_have_rows = _in_static_parts(batch, lengths)
+        return rows, [*map(_is_as_long, lengths, repeat(rows), may_have_rows)]
     own = [length for length, is_own in zip(lengths, zipped, strict=True) if is_own]
     # Equal shares of all of them, also where the last batches end in odd lengths.
     rows = functools.reduce(_divisor, own)
@@ -140,14 +142,30 @@ def _divisor(one: Any, other: Any) -> Any:
     return tf.experimental.numpy.gcd(*(tf.cast(n, tf.int64) for n in (one, other)))
 
 
-def _is_as_long(length: Any, rows: Any) -> Any:
+def _in_static_parts(batch: Any, lengths: list[Any]) -> list[bool]:
+    """Return for each leaf whether its part of a batch has static lengths only.
+
+    The parts are inputs, targets and weights, which all have rows. A static length
+    beside others in the same part is a constant's.
+    """
+    rest = iter(lengths)
+    found = []
+    for part in batch if _has_targets(batch) else [batch]:
+        own = [next(rest) for _ in tf.nest.flatten(part)]
+        found += [all(n is None or isinstance(n, int) for n in own)] * len(own)
+    return found
+
+
+def _is_as_long(length: Any, rows: Any, may_have_rows: bool) -> Any:
     """Return 1 if a length is the number of rows, or else 0: an int, or a tensor."""
     if length is rows:
         return 1
-    if length is None or isinstance(length, int):
-        return int(isinstance(rows, int) and length == rows)
+    if length is None or (isinstance(length, int) and isinstance(rows, int)):
+        return int(length == rows)
+    if isinstance(length, int) and not may_have_rows:
+        return 0
     # The lengths of a generator's constants are not static.
-    return tf.cast(tf.equal(length, rows), tf.int64)
+    return tf.cast(tf.equal(rows, length), tf.int64)
 
 
 def _common(lengths: list[Any], batch: Any) -> Any:

@@ -134,10 +134,10 @@ _CAUSES: dict[Any, tuple[str, str]] = {
         "Give the strategy sparse_as_dense=True.",
     ),
     "new value": (
-        "state of a layer that is not a mean over rows",
-        "Give a queue the rows of all ranks: "
-        "tf.distribute.get_replica_context().all_gather(rows, axis=0). Keep a count in "
-        "a metric. Let optimizers update weights.",
+        "state of a layer that is not a mean over rows, or state of no layer",
+        "Ranks average variables of the model and its layers. Give a queue the rows of "
+        "all ranks: tf.distribute.get_replica_context().all_gather(rows, axis=0). Keep "
+        "a count in a metric. Let optimizers update weights.",
     ),
     "result": (
         "a metric that is not a sum over rows",
@@ -159,7 +159,7 @@ def explained(found: Sequence[Difference], *, is_even: bool) -> Cause:
     first = found[0]
     factor = None if first.factor is None else round(first.factor, 1)
     amount = f"differs by {first.amount:.2g} of its norm"
-    if first.factor is not None:
+    if first.factor is not None and abs(first.factor - 1) > 0.01:
         amount = f"is {first.factor:.3g} times that of one process"
     others = len({difference.name for difference in found}) - 1
     more = f", and {others} more differ" if others else ""

@@ -82,6 +82,16 @@ class Observer:
         for variable in filter(self._is_assigned, state):
             name = getattr(variable, "path", variable.name)
             yield Value("new value", name, tf.identity(_copies_of(variable)[0]))
+        known = [*self._trainer.variables, *state]
+        yield from self._of_others({id(v) for one in known for v in _copies_of(one)})
+
+    def _of_others(self, known: Collection[int]) -> Iterator[Value]:
+        """Yield what the step assigns to variables that no layer holds."""
+        of_metrics = tf.VariableAggregation.SUM
+        for key, (variable, _) in self._assignments.before.items():
+            is_other = key not in known and variable.aggregation != of_metrics
+            if is_other and variable.dtype.is_floating:
+                yield Value("new value", variable.name, variable.read_value())
 
     def _of_metrics(self, states: Sequence[Any]) -> Iterator[Value]:
         """Yield the results of metrics."""

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfdist.collectives.base import Collective, to_tensor
 from tfdist.compat.keras.hooks import GradientPlan
+from tfdist.compat.keras.positions import drawing_as_here
 from tfdist.compat.undo import Assignments, random_states, set_random_states
 from tfdist.gradients.reducer import GradientReducer
 from tfdist.gradients.sparse import kind_of
@@ -52,8 +53,9 @@ class SimulatedRanks:
 
     def run(self, function: Callable[[int], Any]) -> list[Any]:
         """Call a function in each rank; return the results, or raise an error."""
+        live = drawing_as_here(self._live)
         threads = [
-            threading.Thread(target=self._live, args=(rank, function), daemon=True)
+            threading.Thread(target=live, args=(rank, function), daemon=True)
             for rank in range(self.size)
         ]
         for thread in threads:

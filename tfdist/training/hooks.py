@@ -121,10 +121,12 @@ class ReplicaHooks(RankGradients, StepHooks):
     def draw_seed(self, draw: Callable[[], Any], state: Any) -> Any:
         """Draw seeds that differ between ranks in their replicas; rank 0's stays."""
         seed, rank = draw(), self._collective.rank
-        is_same = rank == 0 or self.is_updating or state is None
+        is_same = self.is_updating or state is None
         if is_same or tf.distribute.in_cross_replica_context():
             return seed
-        return seed_of(rank, seed)
+        if self.step is not None:
+            self.step.drawn.append(state)
+        return seed_of(rank, seed) if rank else seed
 
 
 class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):

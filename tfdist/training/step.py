@@ -14,7 +14,7 @@ from tfdist.compat.keras.learning_rates import (
     learning_rate_variables,
     state_of_losses,
 )
-from tfdist.compat.keras.variables import is_seed_state, raw_variables_of
+from tfdist.compat.keras.variables import raw_variables_of
 from tfdist.compat.mirrored import assign_here, copies_here
 from tfdist.compat.origins import needs_data
 from tfdist.compat.owned_variables import owner_of
@@ -66,6 +66,8 @@ class Step(Traced):
         self.has_rows = has_rows
         # Variables whose new values come from this rank's rows only, by id.
         self.assigned: dict[int, Any] = {}
+        # The states of generators from which each rank has drawn its own numbers.
+        self.drawn: list[Any] = []
         self._by_row_in_graph = by_row
         # What `is_by_row` has said.
         self.by_row: list[bool] = []
@@ -191,10 +193,9 @@ class Step(Traced):
         if any(variable is metric for metric in metrics):
             return False
         # Ranks draw other numbers from the same state.
-        seeds = filter(is_seed_state, trainer.variables)
         handles = {
             id(copy.handle)
-            for one in [*metrics, *self.assigned.values(), *seeds]
+            for one in [*metrics, *self.assigned.values(), *self.drawn]
             for copy in copies_here(getattr(one, "_value", one))
         }
         parts = tf.nest.flatten(value, expand_composites=True)

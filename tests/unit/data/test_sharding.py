@@ -193,6 +193,22 @@ def test_a_constant_of_some_length_is_kept_whole(batch, signature):
     assert rows == 4
 
 
+@pytest.mark.parametrize("is_target", [False, True])
+def test_inputs_or_targets_that_alone_have_a_static_length_are_cut(is_target):
+    def pair(x):
+        loaded = tf.numpy_function(lambda x: x, [x], tf.int64)
+        known = {"x": x, "constant": tf.range(3)}
+        return (loaded, known) if is_target else (known, loaded)
+
+    batches = tf.data.Dataset.range(8).batch(4, drop_remainder=True).map(pair)
+
+    for number, batch in enumerate(shard(batches, rank=1, size=2)):
+        known, loaded = batch[is_target], batch[not is_target]
+        mine = [4 * number + 2, 4 * number + 3]
+        assert [known["x"].numpy().tolist(), loaded.numpy().tolist()] == [mine, mine]
+        assert known["constant"].numpy().tolist() == [0, 1, 2]
+
+
 @pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
 @pytest.mark.parametrize(
     ("start", "stop", "rows"),

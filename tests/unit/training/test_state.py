@@ -171,6 +171,7 @@ def test_what_is_drawn_in_a_step_differs_between_ranks():
     @tf.function
     def note():
         step = step_of(model, is_stand_in=False)
+        step.drawn.append(seeds.state)
         step.note_assigned(first, keras.random.normal((2,), seed=seeds))
         step.note_assigned(second, 2.0 * tf.ones(2))
         assert [*step.assigned] == [id(first)]

@@ -1,14 +1,18 @@
 """Position in the data from which a `fit` resumes, and Keras's global seed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from keras.src.backend.common import global_state
 from keras.src.backend.common.global_state import get_global_attribute
 from keras.src.random.seed_generator import global_seed_generator
 
 from tfdist.compat.patching import within
+
+# What Keras keeps for each thread, and draws from.
+_RANDOM = ("global_random_seed", "global_seed_generator")
 
 
 class Position:
@@ -96,3 +100,19 @@ def global_seed_state() -> list[int] | None:
 def set_global_seed_state(state: list[int]) -> None:
     """Set the state of Keras's global seed generator."""
     global_seed_generator().state.assign(state)
+
+
+def drawing_as_here(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that in other threads draws from this thread's generator."""
+    here = vars(global_state.GLOBAL_STATE_TRACKER)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        there = vars(global_state.GLOBAL_STATE_TRACKER)
+        there.update({name: here[name] for name in _RANDOM if name in here})
+        try:
+            return function(*args, **kwargs)
+        finally:
+            # It may have made the generator.
+            here.update({name: there[name] for name in _RANDOM if name in there})
+
+    return call

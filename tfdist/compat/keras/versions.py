@@ -15,6 +15,7 @@ OLDEST, NEWEST = (3, 8), (3, 15)
 # in order. Keras may have further parameters that are optional.
 SYMBOLS = {
     "keras:Variable._initialize": "self value",
+    "keras.src.backend.common.global_state:GLOBAL_STATE_TRACKER": "",
     "keras.src.backend.common.global_state:get_global_attribute": "name",
     "keras.src.backend.common.stateless_scope:get_stateless_scope": "",
     "keras.src.backend.common.variables:initialize_all_variables": "",

@@ -11,6 +11,7 @@ from tfdist.collectives.base import Collective, check_options, name_in_graph
 from tfdist.collectives.replica import ReplicaCollective
 from tfdist.collectives.tensorflow import choose_transport
 from tfdist.compat import mirrored as compat
+from tfdist.compat.keras.positions import drawing_as_here
 from tfdist.compat.patching import holding
 from tfdist.compat.tensorflow import UpdateContext
 from tfdist.devices import cards
@@ -102,11 +103,12 @@ class MirroredReplicasExtended(CollectiveExtended, compat.MirroredExtended):
         if isinstance(fn, tf.types.experimental.PolymorphicFunction):
             # TensorFlow makes it one function of all replicas.
             return super()._call_for_each_replica(fn, args, kwargs)
+        in_thread = drawing_as_here(fn)
 
         @tf.autograph.experimental.do_not_convert
         def in_order(*args: Any, **kwargs: Any) -> Any:
             with compat.own_order(self._container_strategy()):
-                return fn(*args, **kwargs)
+                return in_thread(*args, **kwargs)
 
         return super()._call_for_each_replica(in_order, args, kwargs)
 
