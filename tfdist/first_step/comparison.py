@@ -154,8 +154,8 @@ _CAUSES: dict[Any, tuple[str, str]] = {
 }
 
 
-def explained(found: Sequence[Difference], *, is_even: bool) -> Cause:
-    """Describe the largest difference, its likely cause, and the remedy."""
+def explained(found: Sequence[Difference], what: str, *, is_even: bool) -> Cause:
+    """Describe the largest difference of a step, its likely cause, and the remedy."""
     first = found[0]
     factor = None if first.factor is None else round(first.factor, 1)
     amount = f"differs by {first.amount:.2g} of its norm"
@@ -166,7 +166,7 @@ def explained(found: Sequence[Difference], *, is_even: bool) -> Cause:
     where = "" if is_even else " where ranks have unequal numbers of rows"
     name, fix = _CAUSES.get(first.kind) or _CAUSES.get(factor, BETWEEN_ROWS)
     evidence = (
-        f"The first step differs from that of one process{where}: the {first.kind} "
+        f"The {what} differs from that of one process{where}: the {first.kind} "
         f"of {first.name!r} {amount}{more}."
     )
     return Cause(name, evidence, fix)

@@ -194,21 +194,21 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
         if trainer is not None:
             self.step_returned(trainer, what, logs)
         if is_first:
-            self._check_first_step(trainer)
+            self._check_first_step(trainer, what)
         return logs
 
     def check_by(self, check: Any) -> None:
-        """Let a `FirstStepCheck` check the first step after each `compile`."""
+        """Let a `FirstStepCheck` check the first steps after each `compile`."""
         self._first_step = check
         if self.rank == 0:
             self._feed.first_rows = check.rows
 
-    def _check_first_step(self, trainer: Any) -> None:
-        """Check the first step of a `fit`, on the chief."""
+    def _check_first_step(self, trainer: Any, what: str) -> None:
+        """Check the first step of a `fit` or `evaluate`, on the chief."""
         check = self._first_step
         if check is None:
             return
-        text = check.difference(trainer) if self.rank == 0 else None
+        text = check.difference(trainer, what) if self.rank == 0 else None
         if check.choice == "raise":
             (text, *_) = self._collective.exchange("the first step", text)
             if text:

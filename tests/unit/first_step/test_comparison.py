@@ -69,7 +69,7 @@ def test_values_that_only_one_has_differ():
 )
 def test_the_likely_cause_is_said(kind, factor, text):
     one, many = values(kind, a=[1.0, 2.0]), values(kind, a=[factor, 2.0 * factor])
-    cause = explained(differences(one, many, "float32"), is_even=True)
+    cause = explained(differences(one, many, "float32"), "first step", is_even=True)
 
     start = f"The first step differs from that of one process: the {kind} of 'a' is "
     assert cause.evidence == f"{start}{factor:.3g} times that of one process."

@@ -202,8 +202,8 @@ def make_joint_function(original: Any, self: Any, step_function: Any) -> Any:
     finally:
         self.jit_compile = is_compiled
 
-    # Empty after the first training step.
-    unchecked = [True] if is_training else []
+    # Empty after the first step that is checked.
+    unchecked = [True]
 
     def call(iterator: Any) -> Any:
         is_single_step = not isinstance(iterator, tf.data.Iterator)
@@ -212,6 +212,7 @@ def make_joint_function(original: Any, self: Any, step_function: Any) -> Any:
         # Each rank may call test_on_batch by itself.
         is_joint = is_training or not is_single_step
         is_first = bool(unchecked) and not is_single_step
+        is_first = is_first and (is_training or _may_measure_anew(self))
         run = functools.partial(function, iterator)
         logs = hooks.run_function(self, what, run, is_joint=is_joint, is_first=is_first)
         if is_first:
@@ -219,6 +220,12 @@ def make_joint_function(original: Any, self: Any, step_function: Any) -> Any:
         return logs
 
     return call
+
+
+def _may_measure_anew(model: Any) -> bool:
+    """Return whether `evaluate` may compute what the training step has not shown."""
+    is_own = replaces(model, "train_step", "test_step")
+    return is_own or model.train_function is None
 
 
 def _marked(function: Any, optimizer: Any) -> Any:
