@@ -135,6 +135,11 @@ class Moving(keras.layers.Layer):
         return x
 
 
+class Noise(keras.layers.Layer):
+    def call(self, x):
+        return x + keras.random.normal(tf.shape(x), dtype=x.dtype)
+
+
 # Options of `train` that differ in silence, and what is said of each.
 SILENT = {
     "a sum": (
@@ -166,6 +171,7 @@ SILENT = {
 # That nothing is said of other right programs, the rows of the equality matrix show.
 KEEPING = {
     "dropout": {"layer": lambda: keras.layers.Dropout(0.5)},
+    "noise of no generator": {"layer": Noise},
     "accumulation": {
         "optimizer": lambda: keras.optimizers.Adam(gradient_accumulation_steps=2)
     },
@@ -232,12 +238,14 @@ def said_of_programs(names, is_mirrored):
 
 def said_on(size, names, *, is_mirrored):
     """Return what the chief says of each program, and what it leaves."""
-    chief, *others = cluster(
+    job = cluster(
         said_of_programs,
         size=size,
         args=([*names], is_mirrored),
         timeout_seconds=1200,
-    ).values
+    )
+    assert "is not checked" not in job.logs[0]
+    chief, *others = job.values
     for other in others:
         assert not any(texts for texts, _ in other.values()), "only the chief warns"
     return chief

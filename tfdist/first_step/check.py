@@ -121,9 +121,9 @@ class FirstStepCheck:
         return explained(evenly or found, _STEPS[what], is_even=bool(evenly))
 
     def _values(
-        self, trainer: Any, step_of: Any, rows: Rows, bounds: Sequence[int]
+        self, trainer: Any, method: Any, rows: Rows, bounds: Sequence[int]
     ) -> list[list[Value]]:
-        """Return what a step computes on each of the ranks that share the rows."""
+        """Return what a `method` computes on each of the ranks that share the rows."""
         shards = [rows.shard(*part) for part in pairwise(bounds)]
         of_process = self._extended.process_hooks
         replica = getattr(of_process, "replicas", [of_process])[0]
@@ -146,7 +146,7 @@ class FirstStepCheck:
             def step(rank: int) -> list[Value]:
                 mine = hooks[rank]
                 with self._in_replica(trainer, rank, mine):
-                    mine.make_step(step_of, shards[rank], trainer, is_joint=True)
+                    mine.make_step(method, shards[rank], trainer, is_joint=True)
                     states = mine.states_of_all(trainer.metrics_variables)
                     return observer.values(states)
 
