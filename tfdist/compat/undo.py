@@ -1,10 +1,12 @@
-"""Assignments of variables that are undone, and random states that are put back.
+"""Assignments of variables and attributes that are undone, and draws that are apart.
 
+All of it is of the threads that are `apart`: others, which read data, go on as before.
 Deletable when TensorFlow can run a function without its side effects.
 """
 
 import random
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -15,6 +17,22 @@ from tensorflow.python.ops import resource_variable_ops as _variables
 from tfdist.compat.patching import holding
 
 _PREFIXES = ("assign", "scatter_", "batch_scatter_", "_strided_slice_assign")
+
+
+class _Here(threading.local):
+    """Whether this thread is apart."""
+
+    is_apart = False
+
+
+_HERE = _Here()
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Mark a block whose assignments are undone, and whose draws are apart."""
+    with holding(_HERE, "is_apart", True):
+        yield
 
 
 class Assignments:
@@ -38,7 +56,7 @@ class Assignments:
         """Return a method of variables that keeps their value before it assigns."""
 
         def method(variable: Any, *args: Any, **kwargs: Any) -> Any:
-            if id(variable) not in self.before:
+            if _HERE.is_apart and id(variable) not in self.before:
                 self.before[id(variable)] = variable, variable.read_value()
             return original(variable, *args, **kwargs)
 
@@ -49,7 +67,7 @@ class Assignments:
 def undone() -> Iterator[Assignments]:
     """Undo the assignments of all variables in a block, to the bit."""
     assignments = Assignments()
-    with ExitStack() as stack:
+    with apart(), ExitStack() as stack:
         # Several classes have methods of their own.
         for kind in {*kinds_of(_variables.BaseResourceVariable)}:
             for name, method in [*vars(kind).items()]:
@@ -68,6 +86,95 @@ def kinds_of(kind: type) -> Iterator[type]:
     derived: list[type] = kind.__subclasses__()
     for one in derived:
         yield from kinds_of(one)
+
+
+class Attributes:
+    """The attributes of objects, with what lists, dictionaries and sets in them hold.
+
+    They are what a model and its layers keep in Python, such as losses, or tensors of
+    earlier steps.
+    """
+
+    def __init__(self, owners: Sequence[Any]) -> None:
+        self._owners = owners
+
+    def take(self) -> Sequence[tuple[Any, Any]]:
+        """Return all containers, each with a copy of what it holds."""
+        found: dict[int, tuple[Any, Any]] = {}
+        for owner in self._owners:
+            _note_containers(vars(owner), found)
+        return [*found.values()]
+
+    def put_back(self, taken: Sequence[tuple[Any, Any]]) -> None:
+        """Give all containers what they held."""
+        # By the methods of Python, unseen by tracking.
+        for container, held in taken:
+            if isinstance(held, list):
+                list.__setitem__(container, slice(None), held)
+            elif isinstance(held, set):
+                set.intersection_update(container, held)
+                set.update(container, held)
+            else:
+                for key in [key for key in container if key not in held]:
+                    dict.__delitem__(container, key)
+                dict.update(container, held)
+
+
+def _note_containers(value: Any, found: dict[int, tuple[Any, Any]]) -> None:
+    """Add a container, and those in it, with copies of what they hold."""
+    # Not what only says that it is one.
+    kinds: tuple[Any, ...] = list, set, dict
+    kind = next((kind for kind in kinds if issubclass(type(value), kind)), None)
+    if kind is None or id(value) in found:
+        return
+    held = kind(value)
+    found[id(value)] = value, held
+    for one in held.values() if kind is dict else held:
+        _note_containers(one, found)
+
+
+class _ByThread:
+    """A generator of random numbers; another one for threads that are apart."""
+
+    def __init__(self, common: Any, own: Any) -> None:
+        self._common, self._own = common, own
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own if _HERE.is_apart else self._common, name)
+
+
+@contextmanager
+def drawing_apart() -> Iterator[None]:
+    """Let threads that are apart draw from copies of the global generators.
+
+    They are those of Python, NumPy and eager operations of TensorFlow.
+    """
+    of_numpy = np.random.RandomState()
+    of_numpy.set_state(np.random.get_state())
+    of_python = random.Random()
+    of_python.setstate(random.getstate())
+    with apart(), ExitStack() as stack:
+        for module, own in ((random, of_python), (np.random, of_numpy)):
+            for name, function in [*vars(module).items()]:
+                # The functions are methods of a global object.
+                if type(getattr(function, "__self__", None)) is type(own):
+                    chosen = _chosen(function, getattr(own, name))
+                    stack.enter_context(holding(module, name, chosen))
+        context = _context.context()
+        if (common := getattr(context, "_rng", None)) is not None:
+            own = random.Random()
+            own.setstate(common.getstate())
+            stack.enter_context(holding(context, "_rng", _ByThread(common, own)))
+        yield
+
+
+def _chosen(common: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls one of two: the second in threads that are apart."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (own if _HERE.is_apart else common)(*args, **kwargs)
+
+    return call
 
 
 def random_states() -> Any:

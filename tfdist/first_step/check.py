@@ -15,7 +15,7 @@ from tfdist.cluster import facts
 from tfdist.cluster.model import Membership, Place
 from tfdist.collectives.base import Collective
 from tfdist.compat.owned_variables import owner_of
-from tfdist.compat.undo import random_states, set_random_states, undone
+from tfdist.compat.undo import drawing_apart, undone
 from tfdist.first_step.comparison import (
     Cause,
     Difference,
@@ -80,7 +80,7 @@ class FirstStepCheck:
         reason = _left_out(trainer, rows)
         try:
             if reason is None:
-                with _eagerly(), _put_back(trainer):
+                with _eagerly(), drawing_apart():
                     cause = self._compare(trainer, what, rows)
                 if cause is None:
                     return None
@@ -131,7 +131,8 @@ class FirstStepCheck:
         kinds = replica.traced_kinds().items()
         sparse = {path for path, kind in kinds if kind == SPARSE}
         with undone() as assignments:
-            ranks = SimulatedRanks(len(shards), assignments)
+            layers = trainer._flatten_layers(include_self=False)
+            ranks = SimulatedRanks(len(shards), assignments, [trainer, *layers])
             hooks = [
                 SimulatedHooks(each, AsTraced(each, sparse), replica.by_row)
                 for each in ranks.collectives
@@ -205,27 +206,6 @@ def _eagerly() -> Iterator[None]:
         yield
     finally:
         tf.config.run_functions_eagerly(are_eager)
-
-
-@contextmanager
-def _put_back(trainer: Any) -> Iterator[None]:
-    """Put back random states, and the numbers that a model and its layers keep."""
-    states = random_states()
-    owners = [trainer, *trainer._flatten_layers(include_self=False)]
-    before = [{k: v for k, v in vars(o).items() if _is_plain(v)} for o in owners]
-    try:
-        yield
-    finally:
-        for owner, attributes in zip(owners, before, strict=True):
-            now = vars(owner)
-            kept = {k: v for k, v in attributes.items() if _is_plain(now.get(k, v))}
-            now.update(kept)
-        set_random_states(states)
-
-
-def _is_plain(value: Any) -> bool:
-    """Return whether a value is a number, a text or None."""
-    return value is None or isinstance(value, int | float | str)
 
 
 def _least_precise(trainer: Any) -> str:

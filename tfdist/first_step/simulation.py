@@ -11,7 +11,13 @@ import tensorflow as tf
 from tfdist.collectives.base import Collective, to_tensor
 from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.compat.keras.positions import drawing_as_here
-from tfdist.compat.undo import Assignments, random_states, set_random_states
+from tfdist.compat.undo import (
+    Assignments,
+    Attributes,
+    apart,
+    random_states,
+    set_random_states,
+)
 from tfdist.gradients.reducer import GradientReducer
 from tfdist.gradients.sparse import kind_of
 from tfdist.training.hooks import StrategyKerasHooks
@@ -32,15 +38,20 @@ class SimulatedRanks:
     """Ranks that see their own values of the variables that they assign.
 
     A rank runs until it needs the others, in a call of its collective. Then the next
-    one runs, from the same values of variables and states of random generators.
+    one runs, from the same values of variables, states of random generators, and
+    attributes of the `owners`, which are put back at the end.
     """
 
-    def __init__(self, size: int, assignments: Assignments) -> None:
+    def __init__(
+        self, size: int, assignments: Assignments, owners: Sequence[Any] = ()
+    ) -> None:
         self.size = size
         self.collectives = [_SimulatedCollective(self, rank) for rank in range(size)]
         self._assignments = assignments
+        self._attributes = Attributes(owners)
         self._values: list[dict[int, tuple[Any, Any]]] = [{} for _ in range(size)]
-        self._states = [random_states()] * size
+        # The states of generators, and attributes.
+        self._states: list[Any] = []
         # What ranks call or end with, and what they get.
         self._events: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         self._answers: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(size)]
@@ -62,6 +73,8 @@ class SimulatedRanks:
             thread.start()
         # All start from the values of now.
         self._values = [self._values_now() for _ in range(self.size)]
+        start = random_states(), self._attributes.take()
+        self._states = [start] * self.size
         answer: Any = None
         try:
             while True:
@@ -78,6 +91,7 @@ class SimulatedRanks:
             for answers, thread in zip(self._answers, threads, strict=True):
                 answers.put(OutOfStep("another rank has failed"))
                 thread.join()
+            self._go_back(start)
 
     def meet(self, call: str, value: Any) -> Sequence[Any]:
         """Wait in a rank until all are in the same call; return their values."""
@@ -94,7 +108,8 @@ class SimulatedRanks:
         if isinstance(first, OutOfStep):
             return
         try:
-            event = "returned", function(rank)
+            with apart():
+                event = "returned", function(rank)
         except BaseException as error:  # noqa: BLE001
             event = "raised", error
         self._events.put(event)
@@ -103,13 +118,19 @@ class SimulatedRanks:
         """Let a rank run until its next call, or its end."""
         for variable, value in self._values[rank].values():
             self._assignments.set(variable, value)
-        set_random_states(self._states[rank])
+        self._go_back(self._states[rank])
         self._answers[rank].put(answer)
         event = self._events.get()
-        self._states[rank] = random_states()
+        self._states[rank] = random_states(), self._attributes.take()
         self._values[rank] = self._values_now()
         self._assignments.undo()
         return event
+
+    def _go_back(self, state: Any) -> None:
+        """Give random generators and attributes an earlier state."""
+        of_random, attributes = state
+        set_random_states(of_random)
+        self._attributes.put_back(attributes)
 
     def _values_now(self) -> dict[int, tuple[Any, Any]]:
         """Return the values of all variables that have been assigned."""

@@ -2,6 +2,7 @@
 
 import random
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -44,11 +45,26 @@ def test_ranks_start_from_values_that_were_assigned_before():
 
 
 def test_ranks_draw_the_same_numbers():
-    state = random.getstate()
     found = simulate(lambda collective, rank: random.random())
-    random.setstate(state)
 
     assert found == [random.random()] * 2
+
+
+def test_ranks_have_their_own_attributes():
+    layer = keras.layers.Layer()
+    layer.rows = []
+
+    def step(collective, rank):
+        layer.rows.append(rank)
+        collective.barrier()
+        return [*layer.rows]
+
+    with undone() as assignments:
+        ranks = SimulatedRanks(2, assignments, [layer])
+        found = ranks.run(lambda rank: step(ranks.collectives[rank], rank))
+
+    assert found == [[0], [1]]
+    assert layer.rows == []
 
 
 def test_values_are_combined():
