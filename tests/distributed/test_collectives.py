@@ -76,6 +76,8 @@ def all_types_and_shapes(options):
     """Make the checks that end well, and return what every rank found."""
     import tensorflow as tf
 
+    # On one thread, operations would run in their order.
+    tf.config.threading.set_inter_op_parallelism_threads(4)
     collective = connect(**options)
     rank, size = collective.rank, collective.size
     found = {"place": (rank, size)}
@@ -236,6 +238,32 @@ def sliced(collective):
     return found
 
 
+def sent_beside_a_branch(collective):
+    """Send late on one rank, then in a branch that uses a variable, then after it."""
+    import tensorflow as tf
+
+    rank, variable = collective.rank, tf.Variable(1.0)
+
+    def late(x):
+        threading.Event().wait(0.0 if rank else 0.5)
+        return x
+
+    def summed(x, name):
+        return collective.all_reduce([tf.ensure_shape(x, [])], name=name)[0]
+
+    @tf.function
+    def send(x):
+        first = summed(tf.numpy_function(late, [x], tf.float32), "before")
+
+        def inside():
+            return variable.assign(summed(variable * x, "inside"))
+
+        branch = tf.cond(x > 0.0, inside, variable.read_value)
+        return first, branch, summed(x, "after")
+
+    return [[float(t) for t in send(tf.constant(rank + 1.0))] for _ in range(2)]
+
+
 def in_graphs(collective):
     import tensorflow as tf
 
@@ -272,6 +300,7 @@ def in_graphs(collective):
     ]
     found["traces"] = len(traces)
 
+    found["branches"] = sent_beside_a_branch(collective)
     # Large enough to go round in several rings.
     large = tf.function(lambda x: collective.all_reduce([x], name="large")[0])
     total = large(tf.fill([3 * 2**20 + 1], rank + 1.0)).numpy()
@@ -419,6 +448,13 @@ def test_shapes_may_be_unknown_until_the_graph_runs(found):
         [[], strings, []],
         [[total] * 5, strings, [2.0] * 5],
     ]
+
+
+def test_a_branch_sends_in_its_turn(found):
+    total = float(sum(range(1, len(found) + 1)))
+
+    first, second = [total, total, total], [total, total**2, total]
+    assert of_every_rank(found, "branches") == [first, second]
 
 
 def test_one_rank_may_trace_again(found):

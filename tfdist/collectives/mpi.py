@@ -1,6 +1,7 @@
 """MPI's collectives: shared memory within a host, the cluster's network between."""
 
 import ctypes
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -132,15 +133,39 @@ class MPICollective(MonitoredCollective):
 
         self.recorder.plan.append(call)
         types = [tensor.dtype for tensor in tensors]
-        # XLA cannot compile the operation. A `tf.function` runs it, like others with
-        # side effects, in the order of tracing, which is the same on all ranks.
+        # XLA cannot compile the operation.
         apart = tf.xla.experimental.jit_scope(compile_ops=False)
         with tf.device("CPU:0"), apart:
             # The record has the number of the step before the transfer is recorded.
             waited_for = [*tensors, self.recorder.step_number]
-            results = tf.numpy_function(run, waited_for, types)
+            results = self._in_turn(lambda: tf.numpy_function(run, waited_for, types))
         after = before if shapes is None else shapes
         return [tf.ensure_shape(*each) for each in zip(results, after, strict=True)]
+
+    def _in_turn(self, make: Callable[[], Any]) -> Any:
+        """Add an operation to the graph that runs in the order of tracing.
+
+        That order is the same on all ranks.
+        """
+        # TensorFlow orders operations that use no variables among themselves, but not
+        # with a branch that uses some. So each uses the same variable.
+        with tf.control_dependencies(
+            [tf.raw_ops.ReadVariableOp(resource=self._turn, dtype=tf.int32)]
+        ):
+            results = make()
+        with tf.control_dependencies(results):
+            tf.raw_ops.AssignVariableOp(resource=self._turn, value=0)
+        return results
+
+    @functools.cached_property
+    def _turn(self) -> Any:
+        """The handle of a variable that is no strategy's."""
+        with tf.init_scope(), tf.device("CPU:0"):
+            handle = tf.raw_ops.VarHandleOp(
+                dtype=tf.int32, shape=[], shared_name="tfdist/turn"
+            )
+            tf.raw_ops.AssignVariableOp(resource=handle, value=0)
+            return handle
 
 
 def load(timeout_seconds: float) -> Any:

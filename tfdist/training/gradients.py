@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdist.collectives.base import Collective, map_values, name_in_graph, to_tensor
+from tfdist.collectives.base import Collective, name_in_graph, to_tensor
 from tfdist.compat.keras.hooks import GradientPlan
 from tfdist.compat.owned_variables import DividedTable
 from tfdist.compat.patching import holding
@@ -80,14 +80,9 @@ class RankGradients:
             return self._reduce(plan)
         rest = [i for i in range(len(plan.gradients)) if i not in tables]
         results = [*plan.gradients]
-        # MPI calls in a branch do not wait for those before it.
-        is_in_branch = self.step is None or not self.step.is_certain
-        sent = [getattr(results[i], "values", results[i]) for i in sorted(tables)]
-        with tf.control_dependencies(sent if is_in_branch else []):
-            gradients = [map_values(tf.identity, to_tensor(results[i])) for i in rest]
         sums = self._reduce(
             plan._replace(
-                gradients=gradients,
+                gradients=[results[i] for i in rest],
                 variables=[plan.variables[i] for i in rest],
                 owners=[plan.owners[i] for i in rest] if plan.owners else (),
             )
