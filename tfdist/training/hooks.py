@@ -217,9 +217,13 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
             warn_user(text)
 
     def states_of_loop(self, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
-        """Return metric variables of a custom loop with their values over all ranks."""
+        """Return metric variables of a custom loop with their values over all ranks.
+
+        So are those of a model after its `fit` or `evaluate`.
+        """
         is_of_loop = any(id(variable) in self._noted.in_loops for variable in variables)
-        return self.states_of_all(variables) if is_of_loop else []
+        states = self.states_of_all if is_of_loop else self._metrics.last_states
+        return states(variables)
 
     def scale_loss_of(self, optimizer: Any) -> Any:
         """Wrap the optimizer of a float16 model in loss scaling."""

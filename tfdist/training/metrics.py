@@ -30,6 +30,11 @@ class MetricsOfRanks:
         self._steps: WeakKeyDictionary[Any, dict[str, _CustomStep]] = (
             WeakKeyDictionary()
         )
+        # By model, each metric variable with its value on this rank, and over all
+        # ranks, when they last met.
+        self._met: WeakKeyDictionary[Any, list[tuple[Any, Any, Any]]] = (
+            WeakKeyDictionary()
+        )
 
     def note_step(
         self, trainer: Any, what: str, share: Any, outputs: Any, noted: Noted
@@ -68,9 +73,9 @@ class MetricsOfRanks:
 
         If `result` only returns `logs`, the logs of the last step are reduced instead.
         """
-        with keras.StatelessScope(
-            state_mapping=self.states_of_all(trainer.metrics_variables)
-        ):
+        states = self.states_of_all(trainer.metrics_variables)
+        self._met[trainer] = [(v, value_here(v), total) for v, total in states]
+        with keras.StatelessScope(state_mapping=states):
             returned = result(logs)
             if returned is not logs:
                 return _values(returned)
@@ -104,6 +109,18 @@ class MetricsOfRanks:
             mapping += zip(group, values, strict=True)
         return mapping
 
+    def last_states(self, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """Return metric variables with their values over all ranks; none if unknown.
+
+        They are known after `fit` and `evaluate`, until the variables change.
+        """
+        wanted = {id(variable) for variable in variables}
+        for met in self._met.values():
+            found = [each for each in met if id(each[0]) in wanted]
+            if len(found) == len(wanted) and all(map(_is_unchanged, found)):
+                return [(variable, total) for variable, _, total in found]
+        return []
+
     def _logs_of_all(self, step: "_CustomStep", metrics: dict[int, Any]) -> Any:
         """Return the logs of the last step, reduced over all ranks.
 
@@ -135,6 +152,12 @@ class MetricsOfRanks:
         for i, result in metrics.items():
             leaves[i] = result
         return tf.nest.pack_sequence_as(step.logs, leaves)
+
+
+def _is_unchanged(met: tuple[Any, Any, Any]) -> bool:
+    """Return whether a variable has the value on this rank that it had."""
+    variable, value, _ = met
+    return bool(tf.reduce_all(tf.equal(value_here(variable), value)))
 
 
 @dataclass

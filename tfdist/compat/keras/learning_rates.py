@@ -1,6 +1,6 @@
 """Optimizers of a model, their variables, and their learning rates."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -97,12 +97,19 @@ def _held_by(model: Any, kind: type) -> list[Any]:
     # A custom training step may keep several, also in lists and dicts.
     found = []
     for name, held in sorted(vars(model).items()):
-        values: Any = [held]
         # TensorFlow's tracking attributes may still hold former optimizers.
-        if isinstance(held, list | tuple | dict) and not name.startswith("_self_"):
-            values = held.values() if isinstance(held, dict) else held
+        values = [held] if name.startswith("_self_") else held_in(held)
         found += [v for v in values if isinstance(v, kind)]
     return list({id(one): one for one in found}.values())
+
+
+def held_in(held: Any) -> Iterator[Any]:
+    """Yield what nested lists, tuples and dictionaries hold, in their order."""
+    if isinstance(held, list | tuple | dict):
+        for one in held.values() if isinstance(held, dict) else held:
+            yield from held_in(one)
+    else:
+        yield held
 
 
 def accumulates(model: Any) -> bool:

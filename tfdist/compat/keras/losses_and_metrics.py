@@ -4,10 +4,10 @@ Means are weighted by each rank's share of the rows; other divisors are summed o
 ranks.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import keras
 import tensorflow as tf
@@ -16,6 +16,7 @@ from keras.src.backend.common.stateless_scope import get_stateless_scope
 from keras.src.losses.loss import apply_mask
 
 from tfdist.compat.keras.hooks import (
+    KerasHooks,
     KerasStep,
     current_hooks,
     current_step,
@@ -25,6 +26,8 @@ from tfdist.compat.patching import holding, wrap
 
 # The kinds of metrics whose `result` is wrapped.
 _SHARED: WeakSet[type] = WeakSet()
+# The hooks of the strategy that a metric belongs to.
+_HOOKS: WeakKeyDictionary[Any, KerasHooks] = WeakKeyDictionary()
 
 # Metric results, each with its metric and its key in a dict result.
 Noted = list[tuple[Any, Any, str | None]]
@@ -178,22 +181,35 @@ def update_by_share(
 def init_shared(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     """Initialize a metric; in a scope of several ranks, wrap its kind's `result`."""
     original(self, *args, **kwargs)
-    owner = next(kind for kind in type(self).__mro__ if "result" in vars(kind))
-    if owner not in _SHARED and current_hooks() is not None:
-        _SHARED.add(owner)
-        wrap(owner, "result", result_of_loop)
+    hooks = current_hooks()
+    if hooks is not None:
+        share_results([self], hooks)
 
 
-def result_of_loop(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Compute a result like Keras; between the steps of a loop, over all ranks."""
-    values = [getattr(variable, "_value", None) for variable in self.variables[:1]]
-    hooks = hooks_of_model(values[0]) if values else None
+def share_results(metrics: Sequence[Any], hooks: KerasHooks) -> None:
+    """Wrap `result` of the kinds of metrics, and of the metrics in them."""
+    for metric in metrics:
+        share_results(getattr(metric, "metrics", ()), hooks)
+        _HOOKS[metric] = hooks
+        owner = next(kind for kind in type(metric).__mro__ if "result" in vars(kind))
+        if owner not in _SHARED:
+            _SHARED.add(owner)
+            wrap(owner, "result", result_of_ranks)
+
+
+def result_of_ranks(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Compute a result like Keras; between steps over all ranks, if they are known."""
+    hooks = _HOOKS.get(self)
     is_between = get_stateless_scope() is None and not _is_in_replica()
     if hooks is None or not is_between:
         return original(self, *args, **kwargs)
     states = hooks.states_of_loop(self.variables)
-    with keras.StatelessScope(state_mapping=states) if states else nullcontext():
+    if not states:
         return original(self, *args, **kwargs)
+    with keras.StatelessScope(state_mapping=states):
+        returned = original(self, *args, **kwargs)
+        # Some are a variable.
+        return keras.tree.map_structure(lambda v: getattr(v, "value", v), returned)
 
 
 def _is_in_replica() -> bool:

@@ -23,6 +23,7 @@ from tfdist.compat.keras.hooks import (
 )
 from tfdist.compat.keras.input import is_composite, spec_of
 from tfdist.compat.keras.learning_rates import accumulates, optimizers_of, replaces
+from tfdist.compat.keras.losses_and_metrics import share_results
 from tfdist.compat.keras.optimizer import adopt, sum_before_overrides
 from tfdist.compat.keras.own_reduction import reducing_in
 from tfdist.compat.keras.positions import (
@@ -195,6 +196,9 @@ def make_joint_function(original: Any, self: Any, step_function: Any) -> Any:
     own = hooks.function_of(self, what, step_function)
     if own is not None:
         return own
+    if is_training:
+        # A callback may have given the model another optimizer.
+        prepare_optimizers(self)
     # XLA cannot compile a collective; the strategy compiles the code between them.
     is_compiled, self.jit_compile = self.jit_compile, False
     try:
@@ -335,6 +339,8 @@ def reduce_metrics(original: Any, self: Any, logs: Any) -> Any:
     hooks = hooks_of_model(self)
     if hooks is None:
         return original(self, logs)
+    # Some may be older than the strategy.
+    share_results(self.metrics, hooks)
     return hooks.metrics_result(self, functools.partial(original, self), logs)
 
 

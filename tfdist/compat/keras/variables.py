@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfdist.compat import dynamic_tables
 from tfdist.compat.keras.hooks import any_hooks_of, current_hooks
-from tfdist.compat.keras.learning_rates import state_of_losses
+from tfdist.compat.keras.learning_rates import held_in, state_of_losses
 from tfdist.compat.keras.sharded import (
     ShardedValue,
     assign_parts,
@@ -76,19 +76,10 @@ class _View(tf.train.TrackableView):
         found: dict[str, Any] = super().children(obj, *args, **kwargs)
         for name, held in vars(obj).items() if isinstance(obj, keras.Layer) else ():
             if isinstance(held, list | dict) and held:
-                for number, leaf in enumerate(_leaves(held)):
+                for number, leaf in enumerate(held_in(held)):
                     if isinstance(leaf, tf.__internal__.tracking.Trackable):
                         found[f"{name}/{number}"] = leaf
         return found
-
-
-def _leaves(held: Any) -> Iterator[Any]:
-    """Yield what nested lists, tuples and dictionaries hold, in their order."""
-    if isinstance(held, list | tuple | dict):
-        for one in held.values() if isinstance(held, dict) else held:
-            yield from _leaves(one)
-    else:
-        yield held
 
 
 def raw_variables_of(model: Any) -> list[Any]:
