@@ -140,6 +140,19 @@ class Noise(keras.layers.Layer):
         return x + keras.random.normal(tf.shape(x), dtype=x.dtype)
 
 
+class SumOfErrors(keras.metrics.Sum):
+    """A sum of floats over rows, which is taken for a mean."""
+
+    def update_state(self, y, p, sample_weight=None):
+        return super().update_state(tf.reduce_sum(tf.abs(y - p)))
+
+
+class SumOfHits(keras.metrics.Sum):
+    def update_state(self, y, p, sample_weight=None):
+        hits = tf.cast(tf.abs(y - p) < 0.5, y.dtype)
+        return super().update_state(tf.reduce_sum(hits))
+
+
 # Options of `train` that differ in silence, and what is said of each.
 SILENT = {
     "a sum": (
@@ -161,6 +174,7 @@ SILENT = {
     "a count": ({"layer": Count}, "Keep a count in a metric"),
     "a count in integers": ({"layer": CountInIntegers}, "Keep a count in a metric"),
     "a maximum": ({"metric": Largest}, "the result of 'largest'"),
+    "a sum of floats": ({"metric": SumOfErrors}, "give keras.metrics.Sum a count"),
     "a mean once a step": ({"metric": OncePerStep}, "unequal numbers of rows"),
     "a maximum of evaluate": (
         {"metric": Largest, "is_trained": False},
@@ -177,6 +191,7 @@ KEEPING = {
     },
     "a metric over epochs": {"metric": OverEpochs},
     "a raw variable": {"layer": Moving},
+    "a sum of integers": {"metric": SumOfHits},
 }
 PROGRAMS = {name: options for name, (options, _) in SILENT.items()} | KEEPING
 # What tfdist would not mend without the notes that it takes.

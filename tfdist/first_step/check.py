@@ -134,7 +134,7 @@ class FirstStepCheck:
             layers = trainer._flatten_layers(include_self=False)
             ranks = SimulatedRanks(len(shards), assignments, [trainer, *layers])
             hooks = [
-                SimulatedHooks(each, AsTraced(each, sparse), replica.by_row)
+                SimulatedHooks(each, AsTraced(each, sparse), replica.decisions)
                 for each in ranks.collectives
             ]
             observer = Observer(trainer, assignments, sparse)

@@ -97,8 +97,7 @@ class Observer:
         """Yield the results of metrics."""
         with keras.StatelessScope(state_mapping=states):
             for metric in self._metrics():
-                # Eager tensors do not tell counts from means.
-                if metric.variables and not isinstance(metric, keras.metrics.Sum):
+                if metric.variables:
                     for result in keras.tree.flatten(metric.result()):
                         tensor = tf.convert_to_tensor(result)
                         if tensor.dtype.is_floating:

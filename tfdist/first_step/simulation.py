@@ -187,10 +187,13 @@ class SimulatedHooks(StrategyKerasHooks):
     """The hooks of a simulated rank, which decide what the traced step has decided."""
 
     def __init__(
-        self, collective: Collective, reducer: GradientReducer, by_row: Sequence[bool]
+        self,
+        collective: Collective,
+        reducer: GradientReducer,
+        decisions: Sequence[bool],
     ) -> None:
         super().__init__(collective, reducer)
-        self.by_row_in_graph = iter(by_row)
+        self.decisions_in_graph = iter(decisions)
 
 
 class AsTraced(GradientReducer):

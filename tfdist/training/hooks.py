@@ -44,10 +44,10 @@ class ReplicaHooks(RankGradients, StepHooks):
         self, collective: Collective, reducer: GradientReducer, noted: NotedState
     ) -> None:
         super().__init__(collective, reducer, noted)
-        # What `Step.is_by_row` has said in the last step that was traced, and is to say
+        # What `as_traced` has returned in the last step that was traced, and is to say
         # in the simulation of that step.
-        self.by_row: list[bool] = []
-        self.by_row_in_graph: Iterator[bool] | None = None
+        self.decisions: list[bool] = []
+        self.decisions_in_graph: Iterator[bool] | None = None
 
     @property
     def is_alone(self) -> bool:
@@ -69,8 +69,8 @@ class ReplicaHooks(RankGradients, StepHooks):
             if is_joint:
                 shard, is_uneven = self._count_rows(shard, trainer)
         collective = self._collective if is_joint else None
-        by_row = self.by_row_in_graph
-        step = Step(shard, trainer, collective, has_rows=has_rows, by_row=by_row)
+        given = self.decisions_in_graph
+        step = Step(shard, trainer, collective, has_rows=has_rows, decisions=given)
         with ExitStack() as stack:
             stack.enter_context(holding(self, "step", step))
             if trainer is not None and is_joint and not self.is_alone:
@@ -84,7 +84,7 @@ class ReplicaHooks(RankGradients, StepHooks):
                 outputs = call(data)
         self._numbers.ended(step)
         if not tf.executing_eagerly():
-            self.by_row = step.by_row
+            self.decisions = step.decisions
         self._noted.add_apart(trainer, step.state())
         return step, outputs
 

@@ -47,8 +47,8 @@ class Step(Traced):
 
     Each rank computes the mean over its own rows, weighted by its share of the rows of
     the global batch. `collective` is None in a step that only this rank runs.
-    `has_rows` tells that this rank certainly has rows. `by_row` has what `is_by_row` of
-    the same step has said in a graph.
+    `has_rows` tells that this rank certainly has rows. `decisions` are what
+    `as_traced` of the same step has returned in a graph.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Step(Traced):
         collective: Collective | None,
         *,
         has_rows: bool = False,
-        by_row: Iterator[bool] | None = None,
+        decisions: Iterator[bool] | None = None,
     ) -> None:
         self.shard = shard
         self.trainer = trainer
@@ -68,9 +68,9 @@ class Step(Traced):
         self.assigned: dict[int, Any] = {}
         # The states of generators from which each rank has drawn its own numbers.
         self.drawn: list[Any] = []
-        self._by_row_in_graph = by_row
-        # What `is_by_row` has said.
-        self.by_row: list[bool] = []
+        self._decisions_in_graph = decisions
+        # What `as_traced` has returned in a graph.
+        self.decisions: list[bool] = []
         # How often the ranks have agreed on layer state in this step.
         self.agreements = 0
         # A branch of eager code cannot be seen.
@@ -105,17 +105,25 @@ class Step(Traced):
 
     def is_by_row(self, value: Any) -> bool:
         """Return whether the first dimension of a value is this rank's rows."""
-        if self._by_row_in_graph is not None:
-            # Eager code cannot see it.
-            return next(self._by_row_in_graph, False)
         if tf.executing_eagerly():
-            return bool(value.shape.rank) and value.shape[0] == int(self.shard.own)
+            is_as_long = value.shape.rank and value.shape[0] == int(self.shard.own)
+            return self.as_traced(bool(is_as_long))
         leaves = filter(has_rows, tf.nest.flatten(self.shard.data))
         length = value.shape[0] if value.shape.rank else 0
         # Not a regularizer's vector that happens to be as long.
-        found = length in {leaf.shape[0] for leaf in leaves} and needs_data(value)
-        self.by_row.append(found)
-        return found
+        is_as_long = length in {leaf.shape[0] for leaf in leaves}
+        return self.as_traced(is_as_long and needs_data(value))
+
+    def as_traced(self, decision: bool) -> bool:
+        """Return a decision, in a simulation of the step that of its trace.
+
+        Eager code cannot see what a value was computed from.
+        """
+        if self._decisions_in_graph is not None:
+            return next(self._decisions_in_graph, False)
+        if not tf.executing_eagerly():
+            self.decisions.append(decision)
+        return decision
 
     def sum(self, value: Any, what: str) -> Any:
         """Sum a float tensor over the ranks that have rows, without a gradient."""

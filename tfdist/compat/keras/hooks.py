@@ -53,6 +53,9 @@ class KerasStep(Protocol):
     def is_by_row(self, value: Any) -> bool:
         """Return whether the first dimension of a value is the rows of this rank."""
 
+    def as_traced(self, decision: bool) -> bool:
+        """Return a decision, in a simulation of the step that of its trace."""
+
     def sum(self, value: Any, what: str) -> Any:
         """Sum a value of the step over the ranks that have rows."""
 

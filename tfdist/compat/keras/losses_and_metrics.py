@@ -113,7 +113,6 @@ def _is_number(step: KerasStep, loss: Any) -> bool:
     """Return whether a loss is one number, also in a vector, not one for each row."""
     if not tf.is_tensor(loss) or loss.shape.rank == 0:
         return True
-    # A simulation of the step asks as often.
     return not step.is_by_row(loss) and loss.shape == (1,)
 
 
@@ -221,7 +220,8 @@ def _is_in_replica() -> bool:
 
 def add_count(original: Any, self: Any, values: Any, sample_weight: Any = None) -> Any:
     """Update a sum like Keras; a count of this rank's rows is not weighted."""
-    if _is_count(values):
+    step, is_count = current_step(), _is_count(values)
+    if is_count if step is None else step.as_traced(is_count):
         return original(self, values, sample_weight)
     return update_by_share(original, self, values, sample_weight)
 

@@ -149,6 +149,10 @@ class SliceStep:
         # Lengths of batches are not static.
         return bool(value.shape.rank) and value.shape[0] is None
 
+    def as_traced(self, decision: bool) -> bool:
+        """Return a decision; this step is not simulated."""
+        return decision
+
     def sum(self, value: Any, what: str) -> NoReturn:
         """Raise `ValueError`: slices of a batch cannot exchange values."""
         raise ValueError(

@@ -34,6 +34,9 @@ class RankHooks:
     def is_by_row(self, value):
         return value.shape != (1,)
 
+    def as_traced(self, decision):
+        return decision
+
     def sum(self, value, what):
         self.summed.append(float(value))
         return value + self._theirs
