@@ -120,7 +120,8 @@ def errors(strategy):
         try:
             mistake()
         except Exception as error:
-            found[name] = f"{type(error).__name__}: {error}"
+            lines = [f"{type(error).__name__}: {error}"]
+            found[name] = "\n".join(lines + getattr(error, "__notes__", []))
 
     model, rows = numbered(strategy)
     seed = tfdist.rank()
@@ -159,6 +160,10 @@ def errors(strategy):
         lstm = keras.layers.LSTM(1, stateful=True)
         stateful = keras.Sequential([keras.Input((1, 1), batch_size=101), lstm])
         stateful.compile(loss="mse")
+    with strategy.scope():
+        fixed = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        fixed.compile(loss=lambda y, p: (y - p) ** 2 + tf.ones((32, 1)))
+    expect("batch size", lambda: fixed.fit(rows[:96], rows[:96], verbose=0))
     once = {"batch_size": 101, "verbose": 0}
     expect("stateful", lambda: stateful.fit(rows[:, None], rows, **once))
     return found
@@ -312,6 +317,7 @@ OTHER_LENGTH = (
         ("apply", r"RuntimeError: An optimizer must be applied inside of strategy.run"),
         ("outside", r"RuntimeError: The model 'sequential.*' was made outside of st"),
         ("overwritten", r"ValueError: With several processes a variable cannot be ove"),
+        ("batch size", r"(?s).*tfdist: A step has its share of the rows of each batch"),
         ("stateful", r"ValueError: A stateful layer keeps a state for each row of"),
     ],
 )

@@ -3,6 +3,8 @@
 import contextlib
 import functools
 import inspect
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -40,6 +42,13 @@ from tfdist.compat.random_pipelines import (
 )
 from tfdist.compat.tensorflow import number_of
 from tfdist.data.sharding import Shard
+
+# What TensorFlow and Keras say of tensors that do not fit.
+_OF_SHAPES = re.compile(
+    "dimensions must be equal|incompatible shapes|same shape|not broadcastable"
+    "|dimensions of inputs should match|shapes of all inputs must match",
+    re.IGNORECASE,
+)
 
 
 def build_equal(
@@ -324,11 +333,27 @@ def fit_together(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     callbacks = given.get("callbacks")
     with contextlib.ExitStack() as stack:
         if hooks is not None:
+            stack.enter_context(_noting_shapes())
             stack.enter_context(hooks.fitting(self, root_rank_of(callbacks)))
         resuming = resuming_of(callbacks)
         if resuming is not None:
             stack.enter_context(resumed_by(resuming, self))
         return original(self, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _noting_shapes() -> Iterator[None]:
+    """Note at an error about shapes what a step has of a batch."""
+    try:
+        yield
+    except (tf.errors.OpError, ValueError) as error:
+        if _OF_SHAPES.search(str(error)):
+            error.add_note(
+                "tfdist: A step has its share of the rows of each batch, not all of "
+                "them. Where it makes tensors for the rows, take their number from the "
+                "data, as by tf.shape(x)[0]."
+            )
+        raise
 
 
 def reduce_metrics(original: Any, self: Any, logs: Any) -> Any:
