@@ -107,7 +107,10 @@ def train(strategy, model, y_of, loss, **options):
     evaluated = model.evaluate(**feed, verbose=0, return_dict=True)
     # What the metrics say now is of all ranks, too.
     results = {k: np.array(v) for k, v in model.get_metrics_result().items()}
-    return {**state(model, history), "evaluate": evaluated, "results": results}
+    model.reset_metrics()
+    reset = {k: np.array(v) for k, v in model.get_metrics_result().items()}
+    ends = {"evaluate": evaluated, "results": results, "reset": reset}
+    return {**state(model, history), **ends}
 
 
 def one_output(units, activation, y_of, loss, metrics):

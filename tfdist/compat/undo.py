@@ -6,6 +6,7 @@ Deletable when TensorFlow can run a function without its side effects.
 
 import random
 import threading
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -16,6 +17,8 @@ from tensorflow.python.ops import resource_variable_ops as _variables
 
 from tfdist.compat.patching import holding
 
+# Containers; the order of the fourth is its own.
+_KINDS: tuple[Any, ...] = list, set, deque, OrderedDict, dict
 _PREFIXES = ("assign", "scatter_", "batch_scatter_", "_strided_slice_assign")
 
 
@@ -109,27 +112,27 @@ class Attributes:
         """Give all containers what they held."""
         # By the methods of Python, unseen by tracking.
         for container, held in taken:
-            if isinstance(held, list):
+            kind: Any = type(held)
+            if kind is list:
                 list.__setitem__(container, slice(None), held)
-            elif isinstance(held, set):
-                set.intersection_update(container, held)
-                set.update(container, held)
-            else:
+            elif issubclass(kind, dict):
                 for key in [key for key in container if key not in held]:
-                    dict.__delitem__(container, key)
-                dict.update(container, held)
+                    kind.__delitem__(container, key)
+                kind.update(container, held)
+            else:
+                kind.clear(container)
+                (kind.update if kind is set else kind.extend)(container, held)
 
 
 def _note_containers(value: Any, found: dict[int, tuple[Any, Any]]) -> None:
     """Add a container, and those in it, with copies of what they hold."""
     # Not what only says that it is one.
-    kinds: tuple[Any, ...] = list, set, dict
-    kind = next((kind for kind in kinds if issubclass(type(value), kind)), None)
+    kind = next((kind for kind in _KINDS if issubclass(type(value), kind)), None)
     if kind is None or id(value) in found:
         return
     held = kind(value)
     found[id(value)] = value, held
-    for one in held.values() if kind is dict else held:
+    for one in held.values() if isinstance(held, dict) else held:
         _note_containers(one, found)
 
 

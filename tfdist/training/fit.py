@@ -141,6 +141,10 @@ class RankFits:
         """Call `result(logs)` with the metric states of all ranks."""
         return self._metrics.result(trainer, result, logs)
 
+    def metrics_reset(self, trainer: Any) -> None:
+        """Forget what the metrics were over all ranks."""
+        self._metrics.forget(trainer)
+
     def states_of_all(self, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
         """Return metric variables with their values over all ranks."""
         return self._metrics.states_of_all(variables)

@@ -121,6 +121,10 @@ class MetricsOfRanks:
                 return [(variable, total) for variable, _, total in found]
         return []
 
+    def forget(self, trainer: Any) -> None:
+        """Forget the states of a model's metrics, which are being reset."""
+        self._met.pop(trainer, None)
+
     def _logs_of_all(self, step: "_CustomStep", metrics: dict[int, Any]) -> Any:
         """Return the logs of the last step, reduced over all ranks.
 

@@ -1,6 +1,7 @@
 """Assignments and attributes that are undone, and draws that are apart."""
 
 import random
+from collections import OrderedDict, deque
 from concurrent.futures import ThreadPoolExecutor
 
 import keras
@@ -84,6 +85,7 @@ def test_attributes_are_put_back_with_what_they_hold():
 
     owner, inner = Owner(), [1]
     owner.number, owner.rows, owner.by_name, owner.seen = 1, [inner], {"a": 1}, {1}
+    owner.last, owner.ordered = deque([1], 2), OrderedDict(a=1, b=2)
     attributes = Attributes([owner])
     taken = attributes.take()
     rows = owner.rows
@@ -91,8 +93,13 @@ def test_attributes_are_put_back_with_what_they_hold():
     owner.number, owner.rows, owner.new = 2, [], 3
     owner.by_name.update(a=2, b=3)
     owner.seen |= {2}
+    owner.last.extend([2, 3])
+    owner.ordered.update(c=3)
+    owner.ordered.move_to_end("a")
     attributes.put_back(taken)
 
     kept = {"number": 1, "rows": [[1]], "by_name": {"a": 1}, "seen": {1}}
+    kept |= {"last": deque([1]), "ordered": {"a": 1, "b": 2}}
     assert vars(owner) == kept
+    assert sorted(owner.ordered) == ["a", "b"]
     assert owner.rows is rows
