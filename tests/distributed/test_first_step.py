@@ -153,6 +153,11 @@ class SumOfHits(keras.metrics.Sum):
         return super().update_state(tf.reduce_sum(hits))
 
 
+class CountOfRows(keras.metrics.Sum):
+    def update_state(self, y, p, sample_weight=None):
+        return super().update_state(tf.shape(y)[0])
+
+
 # Options of `train` that differ in silence, and what is said of each.
 SILENT = {
     "a sum": (
@@ -192,6 +197,7 @@ KEEPING = {
     "a metric over epochs": {"metric": OverEpochs},
     "a raw variable": {"layer": Moving},
     "a sum of integers": {"metric": SumOfHits},
+    "a count, eagerly": {"metric": CountOfRows, "run_eagerly": True},
 }
 PROGRAMS = {name: options for name, (options, _) in SILENT.items()} | KEEPING
 # What tfdist would not mend without the notes that it takes.
@@ -216,6 +222,7 @@ def train(strategy, *, step=None, layer=None, metric=None, is_trained=True, **co
             compiled.get("loss", "mse"),
             metrics=None if metric is None else [metric()],
             jit_compile=False,
+            run_eagerly=compiled.get("run_eagerly", False),
         )
     random = np.random.default_rng(3)
     x, y = random.normal(size=(ROWS, FEATURES)), random.normal(size=(ROWS, 1))

@@ -5,6 +5,7 @@ Deletable when TensorFlow can run a function without its side effects.
 """
 
 import random
+import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -17,13 +18,13 @@ from tensorflow.python.ops import resource_variable_ops as _variables
 
 from tfdist.compat.patching import holding
 
-# Containers; the order of the fourth is its own.
+# Containers. The methods of `dict` would break an OrderedDict, which comes first.
 _KINDS: tuple[Any, ...] = list, set, deque, OrderedDict, dict
 _PREFIXES = ("assign", "scatter_", "batch_scatter_", "_strided_slice_assign")
 
 
 class _Here(threading.local):
-    """Whether this thread is apart."""
+    """The mark of a thread; see `apart`."""
 
     is_apart = False
 
@@ -109,7 +110,7 @@ class Attributes:
         return [*found.values()]
 
     def put_back(self, taken: Sequence[tuple[Any, Any]]) -> None:
-        """Give all containers what they held."""
+        """Give all containers what they held, if not the order of keys."""
         # By the methods of Python, unseen by tracking.
         for container, held in taken:
             kind: Any = type(held)
@@ -127,9 +128,9 @@ class Attributes:
 def _note_containers(value: Any, found: dict[int, tuple[Any, Any]]) -> None:
     """Add a container, and those in it, with copies of what they hold."""
     # Not what only says that it is one.
-    kind = next((kind for kind in _KINDS if issubclass(type(value), kind)), None)
-    if kind is None or id(value) in found:
+    if not issubclass(type(value), _KINDS) or id(value) in found:
         return
+    kind = next(kind for kind in _KINDS if issubclass(type(value), kind))
     held = kind(value)
     found[id(value)] = value, held
     for one in held.values() if isinstance(held, dict) else held:
@@ -150,25 +151,35 @@ class _ByThread:
 def drawing_apart() -> Iterator[None]:
     """Let threads that are apart draw from copies of the global generators.
 
-    They are those of Python, NumPy and eager operations of TensorFlow.
+    The generators are Python's, NumPy's, and TensorFlow's for eager operations.
     """
     of_numpy = np.random.RandomState()
     of_numpy.set_state(np.random.get_state())
     of_python = random.Random()
     of_python.setstate(random.getstate())
     with apart(), ExitStack() as stack:
-        for module, own in ((random, of_python), (np.random, of_numpy)):
-            for name, function in [*vars(module).items()]:
-                # The functions are methods of a global object.
-                if type(getattr(function, "__self__", None)) is type(own):
-                    chosen = _chosen(function, getattr(own, name))
-                    stack.enter_context(holding(module, name, chosen))
+        replaced = {**_by_thread(random, of_python), **_by_thread(np.random, of_numpy)}
+        for module in [*sys.modules.values()]:
+            # Also where a program has imported them by name.
+            for name, function in [*getattr(module, "__dict__", {}).items()]:
+                if id(function) in replaced:
+                    stack.enter_context(holding(module, name, replaced[id(function)]))
         context = _context.context()
         if (common := getattr(context, "_rng", None)) is not None:
             own = random.Random()
             own.setstate(common.getstate())
             stack.enter_context(holding(context, "_rng", _ByThread(common, own)))
         yield
+
+
+def _by_thread(module: Any, own: Any) -> dict[int, Callable[..., Any]]:
+    """Return replacements of a module's random functions, by the ids of these."""
+    # They are methods of a global object.
+    return {
+        id(function): _chosen(function, getattr(own, name))
+        for name, function in vars(module).items()
+        if type(getattr(function, "__self__", None)) is type(own)
+    }
 
 
 def _chosen(common: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import pairwise
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import keras
 import tensorflow as tf
@@ -66,8 +67,8 @@ class FirstStepCheck:
         self.choice = choice
         self.rows = FirstRows(extended.joined.size)
         self._extended = extended
-        # What the last training step has shown to differ, by kind and name.
-        self._told: set[tuple[str, str]] = set()
+        # What the last training step of a model has shown to differ, by kind and name.
+        self._told: WeakKeyDictionary[Any, set[tuple[str, str]]] = WeakKeyDictionary()
 
     def difference(self, trainer: Any, what: str) -> str | None:
         """Describe how a step of a model differs from that of one process, if so.
@@ -111,9 +112,10 @@ class FirstStepCheck:
             return without_rounding(found, differences(one, other, dtype))
 
         found = differences_of(rows, half + 1)
+        names = {one[:2] for one in found}
         if what == "train_step":
-            self._told = {one[:2] for one in found}
-        elif self._told.issuperset(one[:2] for one in found):
+            self._told[trainer] = names
+        elif names <= self._told.get(trainer, set()):
             return None
         if not found:
             return None
@@ -133,8 +135,9 @@ class FirstStepCheck:
         with undone() as assignments:
             layers = trainer._flatten_layers(include_self=False)
             ranks = SimulatedRanks(len(shards), assignments, [trainer, *layers])
+            decisions = None if trainer.run_eagerly else replica.decisions
             hooks = [
-                SimulatedHooks(each, AsTraced(each, sparse), replica.decisions)
+                SimulatedHooks(each, AsTraced(each, sparse), decisions)
                 for each in ranks.collectives
             ]
             observer = Observer(trainer, assignments, sparse)

@@ -82,7 +82,7 @@ class Observer:
         for variable in filter(self._is_assigned, state):
             name = getattr(variable, "path", variable.name)
             yield Value("new value", name, tf.identity(_copies_of(variable)[0]))
-        known = [*self._trainer.variables, *state]
+        known = [*self._trainer.variables, *self._trainer.metrics_variables, *state]
         yield from self._of_others({id(v) for one in known for v in _copies_of(one)})
 
     def _of_others(self, known: Collection[int]) -> Iterator[Value]:

@@ -1,4 +1,4 @@
-"""The first rows of the first global batch of a `fit`."""
+"""The first rows of the first global batch of a `fit` or `evaluate`."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ class Rows(NamedTuple):
 
 
 class FirstRows:
-    """The rows that the pipeline of a `fit` keeps for the check.
+    """The rows that a pipeline keeps for the check.
 
     They are at most twice those that a rank trains on, which take memory alike.
     """

@@ -69,12 +69,12 @@ class SimulatedRanks:
             threading.Thread(target=live, args=(rank, function), daemon=True)
             for rank in range(self.size)
         ]
-        for thread in threads:
-            thread.start()
         # All start from the values of now.
         self._values = [self._values_now() for _ in range(self.size)]
         start = random_states(), self._attributes.take()
         self._states = [start] * self.size
+        for thread in threads:
+            thread.start()
         answer: Any = None
         try:
             while True:
@@ -190,10 +190,10 @@ class SimulatedHooks(StrategyKerasHooks):
         self,
         collective: Collective,
         reducer: GradientReducer,
-        decisions: Sequence[bool],
+        decisions: Sequence[bool] | None,
     ) -> None:
         super().__init__(collective, reducer)
-        self.decisions_in_graph = iter(decisions)
+        self.decisions_in_graph = None if decisions is None else iter(decisions)
 
 
 class AsTraced(GradientReducer):

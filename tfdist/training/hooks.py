@@ -216,10 +216,11 @@ class StrategyKerasHooks(ReplicaHooks, RankFits, KerasHooks):
         elif text:
             warn_user(text)
 
-    def states_of_loop(self, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
-        """Return metric variables of a custom loop with their values over all ranks.
+    def states_between_steps(self, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """Return metric variables with their values over all ranks; none if unknown.
 
-        So are those of a model after its `fit` or `evaluate`.
+        Ranks exchange the states of a custom loop. The states of a model are known
+        after `fit` and `evaluate`.
         """
         is_of_loop = any(id(variable) in self._noted.in_loops for variable in variables)
         states = self.states_of_all if is_of_loop else self._metrics.last_states

@@ -114,6 +114,8 @@ class MetricsOfRanks:
 
         They are known after `fit` and `evaluate`, until the variables change.
         """
+        if not tf.executing_eagerly():
+            return []
         wanted = {id(variable) for variable in variables}
         for met in self._met.values():
             found = [each for each in met if id(each[0]) in wanted]

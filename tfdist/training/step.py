@@ -120,7 +120,7 @@ class Step(Traced):
         Eager code cannot see what a value was computed from.
         """
         if self._decisions_in_graph is not None:
-            return next(self._decisions_in_graph, False)
+            return next(self._decisions_in_graph, decision)
         if not tf.executing_eagerly():
             self.decisions.append(decision)
         return decision

@@ -190,12 +190,12 @@ class FitHooks(Protocol):
     ) -> Any:
         """Call `result(logs)` with the metric states of all ranks."""
 
-    def states_of_loop(self, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
-        """Return metric variables of a custom loop with their values over all ranks."""
+    def states_between_steps(self, variables: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """Return metric variables with their values over all ranks; none if unknown."""
         return []
 
     def metrics_reset(self, trainer: Any) -> None:
-        """Finish the steps in flight before the model's metrics are reset."""
+        """Finish the steps in flight, and forget results, as metrics are reset."""
         return
 
 

@@ -22,6 +22,7 @@ from tfdist.compat.keras.hooks import (
     current_step,
     hooks_of_model,
 )
+from tfdist.compat.keras.learning_rates import held_in
 from tfdist.compat.patching import holding, wrap
 
 # The kinds of metrics whose `result` is wrapped.
@@ -188,7 +189,11 @@ def init_shared(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
 def share_results(metrics: Sequence[Any], hooks: KerasHooks) -> None:
     """Wrap `result` of the kinds of metrics, and of the metrics in them."""
     for metric in metrics:
-        share_results(getattr(metric, "metrics", ()), hooks)
+        inner = held_in(getattr(metric, "metrics", ()))
+        kind = keras.metrics.Metric
+        share_results(
+            [m for m in inner if isinstance(m, kind) and m is not metric], hooks
+        )
         _HOOKS[metric] = hooks
         owner = next(kind for kind in type(metric).__mro__ if "result" in vars(kind))
         if owner not in _SHARED:
@@ -197,18 +202,23 @@ def share_results(metrics: Sequence[Any], hooks: KerasHooks) -> None:
 
 
 def result_of_ranks(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Compute a result like Keras; between steps over all ranks, if they are known."""
+    """Compute a result like Keras; between steps from the states of all ranks.
+
+    After `fit` and `evaluate` these are known; a custom loop asks for them.
+    """
     hooks = _HOOKS.get(self)
     is_between = get_stateless_scope() is None and not _is_in_replica()
     if hooks is None or not is_between:
         return original(self, *args, **kwargs)
-    states = hooks.states_of_loop(self.variables)
+    states = hooks.states_between_steps(self.variables)
     if not states:
         return original(self, *args, **kwargs)
     with keras.StatelessScope(state_mapping=states):
         returned = original(self, *args, **kwargs)
         # Some are a variable.
-        return keras.tree.map_structure(lambda v: getattr(v, "value", v), returned)
+        return keras.tree.map_structure(
+            lambda v: v.value if isinstance(v, keras.Variable) else v, returned
+        )
 
 
 def _is_in_replica() -> bool:

@@ -205,9 +205,6 @@ def make_joint_function(original: Any, self: Any, step_function: Any) -> Any:
     own = hooks.function_of(self, what, step_function)
     if own is not None:
         return own
-    if is_training:
-        # A callback may have given the model another optimizer.
-        prepare_optimizers(self)
     # XLA cannot compile a collective; the strategy compiles the code between them.
     is_compiled, self.jit_compile = self.jit_compile, False
     try:
@@ -215,11 +212,15 @@ def make_joint_function(original: Any, self: Any, step_function: Any) -> Any:
     finally:
         self.jit_compile = is_compiled
 
-    # Empty after the first step that is checked.
-    unchecked = [True]
+    # Empty after the first step, and after the first that is checked.
+    unprepared, unchecked = [True], [True]
 
     def call(iterator: Any) -> Any:
         is_single_step = not isinstance(iterator, tf.data.Iterator)
+        if is_training and unprepared:
+            # A callback may have given the model another optimizer.
+            prepare_optimizers(self)
+            unprepared.clear()
         if is_training and is_single_step:
             hooks.build(self, is_single_step=True)
         # Each rank may call test_on_batch by itself.
@@ -333,7 +334,8 @@ def fit_together(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     callbacks = given.get("callbacks")
     with contextlib.ExitStack() as stack:
         if hooks is not None:
-            stack.enter_context(_noting_shapes())
+            if not hooks.is_alone:
+                stack.enter_context(_noting_shapes())
             stack.enter_context(hooks.fitting(self, root_rank_of(callbacks)))
         resuming = resuming_of(callbacks)
         if resuming is not None:
